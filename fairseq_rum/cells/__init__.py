@@ -1,0 +1,19 @@
+"""Recurrent units, one a file, by name through :func:`build_cell`."""
+
+from fairseq_rum.cells.base import RecurrentCell, State
+from fairseq_rum.cells.gru import GRUCell
+from fairseq_rum.cells.lstm import LSTMCell
+from fairseq_rum.cells.registry import build_cell, get_cell, register_cell, registered_cells
+from fairseq_rum.cells.rum import RUMCell
+
+__all__ = [
+    "GRUCell",
+    "LSTMCell",
+    "RUMCell",
+    "RecurrentCell",
+    "State",
+    "build_cell",
+    "get_cell",
+    "register_cell",
+    "registered_cells",
+]

@@ -1,0 +1,82 @@
+"""The protocol that every recurrent unit follows."""
+
+from __future__ import annotations
+
+import math
+from typing import Dict, Optional, Tuple
+
+import torch
+from torch import Tensor, nn
+
+State = Tuple[Tensor, ...]
+
+
+class RecurrentCell(nn.Module):
+    """One step of a recurrent unit.
+
+    A unit splits its step in two: :meth:`project_input` is all that depends on the input alone and
+    runs once for the whole sequence, :meth:`step` is the rest. The state is always a tuple of
+    tensors, h first, batch in dimension 0, so that no caller asks which unit it holds.
+
+    Attributes:
+        unit: the name that the unit is registered under.
+        input_size: N_x, the number of features of an input.
+        hidden_size: N, the number of features of an output.
+        state_shapes: ordered name -> shape without the batch dimension; the first is ``h``.
+    """
+
+    unit: str = ""
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__()
+        if input_size < 1 or hidden_size < 1:
+            raise ValueError(
+                f"input_size and hidden_size must be at least 1, got {input_size} and {hidden_size}"
+            )
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+
+    @property
+    def state_shapes(self) -> Dict[str, Tuple[int, ...]]:
+        """Ordered name -> shape without the batch dimension; the first is ``h``, of shape (N,)."""
+        return {"h": (self.hidden_size,)}
+
+    def init_state(self, batch: int) -> State:
+        """The state before the first step, zeros unless the unit says otherwise."""
+        like = next(self.parameters())
+        return tuple(like.new_zeros((batch, *shape)) for shape in self.state_shapes.values())
+
+    def project_input(self, x: Tensor) -> Tensor:
+        """All that depends on the input alone: ``(..., N_x) -> (..., P)``, P as the unit needs."""
+        raise NotImplementedError
+
+    def step(self, projected: Tensor, state: State) -> Tuple[Tensor, State]:
+        """One step: projected input ``(B, P)`` and state -> output ``(B, N)`` and next state."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, state: Optional[State] = None) -> Tuple[Tensor, State]:
+        """One step from the plain input ``(B, N_x)``, from the initial state when none is given."""
+        if state is None:
+            state = self.init_state(x.shape[0])
+        return self.step(self.project_input(x), state)
+
+    def extra_repr(self) -> str:
+        """The sizes, for ``print(model)``."""
+        return f"{self.input_size}, {self.hidden_size}"
+
+
+def orthogonal_blocks_(weight: Tensor, blocks: int) -> None:
+    """Make each of the row blocks of a stacked weight matrix orthogonal, with gain 1, in place.
+
+    Orthogonal columns or rows, whichever are fewer: a block is ``(rows / blocks, columns)``.
+    """
+    with torch.no_grad():
+        for block in weight.chunk(blocks):
+            nn.init.orthogonal_(block)
+
+
+def uniform_(cell: nn.Module, hidden_size: int) -> None:
+    """torch's own initialization of LSTM and GRU: U(-1/sqrt(N), 1/sqrt(N)), in place."""
+    bound = 1.0 / math.sqrt(hidden_size)
+    for parameter in cell.parameters():
+        nn.init.uniform_(parameter, -bound, bound)
