@@ -1,0 +1,1 @@
+"""RUM's loop: ``fused`` (PyTorch, everywhere), ``cpp`` (CPU), ``triton`` (CUDA)."""
