@@ -1,0 +1,105 @@
+"""The options of the units: one flat dataclass mixin that every model config inherits.
+
+A field belongs to a unit by its metadata, ``unit`` and ``argument``: the value goes to that unit's
+constructor under that name. None (or False for a switch) means "not given", so that an option
+given for a unit that the model does not use can be refused instead of being ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Dict, Iterable, Optional
+
+from fairseq.dataclass import FairseqDataclass
+
+from fairseq_rum.cells import RecurrentCell, build_cell, get_cell
+from fairseq_rum.errors import InputError
+
+
+def _option(unit: str, argument: str, help: str, default: Any = None, inverted: bool = False) -> Any:
+    """A field that holds one option of one unit; ``inverted`` for a switch that turns one off."""
+    metadata = {"help": help, "unit": unit, "argument": argument, "inverted": inverted}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass
+class UnitConfig(FairseqDataclass):
+    """Options of all units, prefixed by the unit's name, and the backend of the loop."""
+
+    rnn_backend: str = field(
+        default="auto",
+        metadata={
+            "help": "version of the recurrent unit's loop: auto, naive, fused, cpp or triton; auto "
+            "takes the fastest that covers the unit on this machine and logs its choice"
+        },
+    )
+    rum_lambda: Optional[int] = _option(
+        "rum",
+        "lambda_",
+        "RUM: 0 = rotation of the present step alone, 1 = rotations accumulated in the associative "
+        "memory, an N x N matrix per example (default: 0)",
+    )
+    rum_eta: Optional[float] = _option(
+        "rum",
+        "eta",
+        "RUM: norm that time normalization gives every hidden state, > 0 (default: none)",
+    )
+    rum_activation: Optional[str] = _option(
+        "rum",
+        "activation",
+        "RUM: activation of the candidate: relu, tanh, sigmoid, softsign or none (default: relu)",
+    )
+    rum_no_update_gate: bool = _option(
+        "rum",
+        "update_gate",
+        "RUM: drop the update gate, so that the new state is the candidate",
+        default=False,
+        inverted=True,
+    )
+
+
+def unit_options(cfg: Any, unit: str) -> Dict[str, Any]:
+    """The options in ``cfg`` that belong to a unit, by the names of its constructor."""
+    return {
+        entry.metadata["argument"]: (
+            not getattr(cfg, entry.name)
+            if entry.metadata["inverted"]
+            else getattr(cfg, entry.name)
+        )
+        for entry in _given_options(cfg)
+        if entry.metadata["unit"] == unit
+    }
+
+
+def check_units(cfg: Any, units: Iterable[str]) -> None:
+    """Refuse options of units that the model does not use.
+
+    Raises:
+        InputError: a unit is unknown, or an option of a unit outside ``units`` is given.
+    """
+    used = set(units)
+    for unit in used:
+        get_cell(unit)
+    for entry in _given_options(cfg):
+        if entry.metadata["unit"] not in used:
+            flag = "--" + entry.name.replace("_", "-")
+            raise InputError(
+                f"{flag} is an option of unit {entry.metadata['unit']!r}, "
+                f"but this model uses {', '.join(sorted(used))}"
+            )
+
+
+def build_unit(cfg: Any, unit: str, input_size: int, hidden_size: int) -> RecurrentCell:
+    """Build a unit with its options from ``cfg``.
+
+    Raises:
+        InputError: the unit is unknown, or one of its options is out of range.
+    """
+    return build_cell(unit, input_size, hidden_size, **unit_options(cfg, unit))
+
+
+def _given_options(cfg: Any) -> Iterable[dataclasses.Field]:
+    for entry in dataclasses.fields(UnitConfig):
+        if "unit" in entry.metadata and getattr(cfg, entry.name, None) not in (None, False):
+            yield entry

@@ -1,0 +1,9 @@
+"""fairseq criterions."""
+
+from fairseq_rum.compat import require_fairseq
+
+require_fairseq()
+
+from fairseq_rum.criterions.bits_per_token import BitsPerTokenCriterion  # noqa: E402
+
+__all__ = ["BitsPerTokenCriterion"]

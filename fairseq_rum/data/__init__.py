@@ -1,0 +1,1 @@
+"""Datasets, corpora and the codecs that turn text into symbols."""

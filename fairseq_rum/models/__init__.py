@@ -1,0 +1,9 @@
+"""fairseq models and named architectures."""
+
+from fairseq_rum.compat import require_fairseq
+
+require_fairseq()
+
+from fairseq_rum.models.rum_lm import RumLanguageModel  # noqa: E402
+
+__all__ = ["RumLanguageModel"]

@@ -1,0 +1,11 @@
+"""fairseq tasks."""
+
+from fairseq_rum.compat import require_fairseq
+
+require_fairseq()
+
+from fairseq_rum.tasks.stateful_language_modeling import (  # noqa: E402
+    StatefulLanguageModelingTask,
+)
+
+__all__ = ["StatefulLanguageModelingTask"]

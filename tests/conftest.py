@@ -1,0 +1,80 @@
+"""Small real data, and fairseq's commands run in this process (each takes 5 s to start outside)."""
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+USER_DIR = str(ROOT / "fairseq_rum")
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(1)
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """The folder of real corpora, which a clone of the project does not have."""
+    path = os.environ.get("FAIRSEQ_RUM_DATA")
+    if not path or not Path(path).is_dir():
+        pytest.skip("FAIRSEQ_RUM_DATA does not name the folder of corpora")
+    return Path(path)
+
+
+def run_fairseq(command, *arguments):
+    """Run ``fairseq-<command>`` in this process, as its executable would."""
+    import importlib
+
+    from fairseq import checkpoint_utils
+    from fairseq.logging import metrics
+    from fairseq_cli import train
+
+    # What fairseq keeps in function attributes would leak from one run into the next.
+    metrics.reset()
+    for function, names in (
+        (checkpoint_utils.save_checkpoint, ("best",)),
+        (train.should_stop_early, ("best", "num_runs")),
+    ):
+        for name in names:
+            if hasattr(function, name):
+                delattr(function, name)
+    module = importlib.import_module(f"fairseq_cli.{command.replace('-', '_')}")
+    argv = sys.argv
+    sys.argv = [f"fairseq-{command}", *map(str, arguments)]
+    threads = torch.get_num_threads()
+    try:
+        return module.cli_main()
+    finally:
+        sys.argv = argv
+        torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def fairseq_log(caplog):
+    """The log records of fairseq's commands as a list of messages."""
+    caplog.set_level(logging.INFO)
+    return caplog
+
+
+TEXT = "the cat sat on the mat, and the dog sat on the log.\nwho sat where? the cat did.\n"
+
+
+@pytest.fixture(scope="session")
+def char_data(tmp_path_factory):
+    """A small character corpus, binarized: train 4,900, valid 815, test 415 characters or so."""
+    from fairseq_rum.cli.main import main
+
+    folder = tmp_path_factory.mktemp("corpus")
+    for split, times in (("train", 60), ("valid", 10), ("test", 5)):
+        (folder / split).write_text(TEXT * times, encoding="utf-8")
+    destination = folder / "data-bin"
+    arguments = ["prepare", "chars", "--destdir", str(destination)]
+    for split in ("train", "valid", "test"):
+        arguments += [f"--{split}pref", str(folder / split)]
+    assert main(arguments) == 0
+    return destination
