@@ -1,0 +1,52 @@
+PYTHON ?= python3
+TORCH_FLAGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+INSTALL := $(PIP) install -q --progress-bar off
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint format clean
+
+help: ## show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@echo
+	@echo 'PYTHON=python3.12   the interpreter of the environment (3.11 or 3.12)'
+	@echo 'TORCH_FLAGS=...     more options for the installation of torch, e.g. an index of CPU builds'
+
+venv: $(VENV)/.installed ## make .venv with everything in it
+
+# Two stamps: a change to setup.py installs the package again, not what it needs.
+$(VENV)/.requirements: requirements/torch.txt requirements/lock.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 12) or sys.exit( \
+	  "make: the pinned requirements are for Python 3.11 and 3.12, not %d.%d: set PYTHON=python3.11" % v)'
+	@echo '== $(VENV): $(shell $(PYTHON) --version)'
+	@$(PYTHON) -m venv $(VENV)
+	@echo '== pinned requirements (requirements/lock.txt)'
+	@$(INSTALL) --require-hashes --no-deps -r requirements/lock.txt
+	@echo '== torch (requirements/torch.txt)'
+	@$(INSTALL) $(TORCH_FLAGS) -r requirements/torch.txt
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.requirements setup.py pyproject.toml
+	@echo '== fairseq_rum'
+	@$(INSTALL) --no-build-isolation --no-deps -e .
+	@touch $@
+
+demo: $(VENV)/.installed ## train a small RUM language model: about three minutes
+	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
+
+test: lint ## check the style, then run all tests
+	@$(BIN)/python -m pytest -q
+
+lint: $(VENV)/.installed ## check the style
+	@$(BIN)/ruff check -q .
+	@$(BIN)/ruff format -q --check . || { echo 'make: run "make format"'; exit 1; }
+
+format: $(VENV)/.installed ## mend the style
+	@$(BIN)/ruff check -q --fix . ; $(BIN)/ruff format .
+
+clean: ## remove all that is built, .venv too
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

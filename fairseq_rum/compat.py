@@ -1,0 +1,132 @@
+"""What differs between versions of fairseq, torch, numpy and Python, in one place."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import sys
+import types
+import warnings
+from importlib import metadata
+from typing import Any, List, Tuple
+
+import numpy as np
+import torch
+
+#: The distributions that provide the import package ``fairseq``, with the version that is known.
+KNOWN_FAIRSEQ = {"ve-fairseq": "0.12.3", "fairseq-fixed": "0.12.3.1", "fairseq": "0.12.2"}
+INSTALL_HINT = 'pip install "fairseq-rum[fairseq]"'
+
+_warned = False
+
+
+def fairseq_installed() -> bool:
+    """Whether there is a fairseq to import; nothing is imported to find out."""
+    # A folder that happens to be called fairseq is a namespace package, which has no file.
+    if sys.modules.get("fairseq") is not None:
+        return getattr(sys.modules["fairseq"], "__file__", None) is not None
+    spec = importlib.util.find_spec("fairseq")
+    return spec is not None and spec.origin is not None
+
+
+def installed_fairseq() -> List[Tuple[str, str]]:
+    """Name and version of each installed distribution that provides ``fairseq``: one, normally."""
+    found = []
+    for name in KNOWN_FAIRSEQ:
+        try:
+            found.append((name, metadata.version(name)))
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def require_fairseq() -> types.ModuleType:
+    """Import fairseq, and warn once if it is not one of :data:`KNOWN_FAIRSEQ`.
+
+    Raises:
+        ImportError: fairseq is missing, or is there and cannot be imported; the message says which,
+            and what to install.
+    """
+    if not fairseq_installed():
+        raise ImportError(f"fairseq is not installed: {INSTALL_HINT}", name="fairseq")
+    try:
+        fairseq = importlib.import_module("fairseq")
+    except Exception as error:  # fairseq 0.12.2 on Python >= 3.11 raises ValueError
+        raise ImportError(_why_not_importable(error), name="fairseq") from error
+    _warn_if_unknown()
+    return fairseq
+
+
+def _describe(found: List[Tuple[str, str]]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in found)
+
+
+def _why_not_importable(error: Exception) -> str:
+    found = installed_fairseq()
+    python = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
+    message = (
+        f"{_describe(found) or 'fairseq'} is installed but cannot be imported on {python} "
+        f"({type(error).__name__}: {error}): "
+    )
+    if isinstance(error, ValueError) and "mutable default" in str(error):
+        message += "it has mutable dataclass defaults, which Python >= 3.11 refuses; "
+    if found:
+        message += f"pip uninstall {' '.join(name for name, _ in found)}, then "
+    return message + INSTALL_HINT
+
+
+def _warn_if_unknown() -> None:
+    global _warned
+    found = installed_fairseq()
+    if _warned or (len(found) == 1 and found[0] in KNOWN_FAIRSEQ.items()):
+        return
+    _warned = True
+    if len(found) > 1:
+        problem = f"{_describe(found)} overwrite each other's files, keep one"
+    else:
+        problem = f"{_describe(found) or 'a fairseq without package metadata'} was not tried"
+    warnings.warn(
+        f"fairseq_rum: {problem}; known to work: {_describe(list(KNOWN_FAIRSEQ.items()))}",
+        stacklevel=3,
+    )
+
+
+def allow_checkpoint_globals() -> None:
+    """Let ``torch.load(weights_only=True)`` read what fairseq itself puts into checkpoints.
+
+    These are ``argparse.Namespace`` (the legacy models and optimizers) and numpy numbers and arrays
+    (metrics). All else stays refused. torch < 2.6 loads without that restriction by default and
+    has no names for globals that were renamed, as numpy's were.
+    """
+    if _torch_version() < (2, 6) or not hasattr(torch.serialization, "add_safe_globals"):
+        return
+    try:
+        from numpy._core import multiarray
+    except ImportError:  # numpy < 1.26
+        from numpy.core import multiarray  # type: ignore[no-redef]
+    allowed: List[Any] = [argparse.Namespace, np.ndarray, np.dtype]
+    allowed += [type(np.dtype(name)) for name in ("int64", "int32", "float32", "float64")]
+    for module in ("numpy.core.multiarray", "numpy._core.multiarray"):
+        for name in ("_reconstruct", "scalar"):
+            allowed.append((getattr(multiarray, name), f"{module}.{name}"))
+    torch.serialization.add_safe_globals(allowed)
+
+
+def _torch_version() -> Tuple[int, int]:
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def restore_numpy_long() -> None:
+    """Give numpy >= 2 back ``np.compat.long``, Python's int, which fairseq's block modes use."""
+    if not hasattr(np, "compat"):
+        np.compat = types.ModuleType("numpy.compat")
+    if not hasattr(np.compat, "long"):
+        np.compat.long = int
+
+
+def apply() -> None:
+    """All that fairseq needs before the plugin is used; calling it again changes nothing."""
+    allow_checkpoint_globals()
+    restore_numpy_long()
