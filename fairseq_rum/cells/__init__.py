@@ -5,6 +5,7 @@ from fairseq_rum.cells.gru import GRUCell
 from fairseq_rum.cells.lstm import LSTMCell
 from fairseq_rum.cells.registry import build_cell, get_cell, register_cell, registered_cells
 from fairseq_rum.cells.rum import RUMCell
+from fairseq_rum.cells.torch_weights import from_torch, to_torch
 
 __all__ = [
     "GRUCell",
@@ -13,7 +14,9 @@ __all__ = [
     "RecurrentCell",
     "State",
     "build_cell",
+    "from_torch",
     "get_cell",
     "register_cell",
     "registered_cells",
+    "to_torch",
 ]

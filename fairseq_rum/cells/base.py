@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Dict, Optional, Tuple
+from contextlib import contextmanager
+from typing import Dict, Iterator, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ class RecurrentCell(nn.Module):
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
+        self._derived: Optional[Tuple[Tensor, ...]] = None
         if input_size < 1 or hidden_size < 1:
             raise ValueError(
                 f"input_size and hidden_size must be at least 1, got {input_size} and {hidden_size}"
@@ -40,6 +42,19 @@ class RecurrentCell(nn.Module):
     def state_shapes(self) -> Dict[str, Tuple[int, ...]]:
         """Ordered name -> shape without the batch dimension; the first is ``h``, of shape (N,)."""
         return {"h": (self.hidden_size,)}
+
+    @property
+    def step_extras(self) -> Tuple[str, ...]:
+        """What is switched on beyond the unit's published step ("layer normalization", "zoneout").
+
+        A fused loop refuses a cell whose extras it doesn't know.
+        """
+        return ()
+
+    @property
+    def plain_step(self) -> bool:
+        """True when the step is exactly the unit's published one."""
+        return not self.step_extras
 
     def init_state(self, batch: int) -> State:
         """The state before the first step, zeros unless the unit says otherwise."""
@@ -53,6 +68,38 @@ class RecurrentCell(nn.Module):
     def step(self, projected: Tensor, state: State) -> Tuple[Tensor, State]:
         """One step: projected input ``(B, P)`` and state -> output ``(B, N)`` and next state."""
         raise NotImplementedError
+
+    def derive(self) -> Tuple[Tensor, ...]:
+        """What the steps need that depends on the parameters alone, such as a unitary matrix.
+
+        A step reads it through :attr:`derived`, never by calling this.
+        """
+        return ()
+
+    @property
+    def derived(self) -> Tuple[Tensor, ...]:
+        """The result of :meth:`derive`: kept inside :meth:`prepared`, computed anew outside."""
+        return self.derive() if self._derived is None else self._derived
+
+    @contextmanager
+    def prepared(self) -> Iterator[None]:
+        """Compute :meth:`derive` once for all steps inside this context.
+
+        A loop over steps enters it. The parameters must not change inside. It covers the cells
+        that this one is made of, and entering it twice does nothing more.
+        """
+        cells = [
+            module
+            for module in self.modules()
+            if isinstance(module, RecurrentCell) and module._derived is None
+        ]
+        try:
+            for cell in cells:
+                cell._derived = cell.derive()
+            yield
+        finally:
+            for cell in cells:
+                cell._derived = None
 
     def forward(self, x: Tensor, state: Optional[State] = None) -> Tuple[Tensor, State]:
         """One step from the plain input ``(B, N_x)``, from the initial state when none is given."""
@@ -80,3 +127,24 @@ def uniform_(cell: nn.Module, hidden_size: int) -> None:
     bound = 1.0 / math.sqrt(hidden_size)
     for parameter in cell.parameters():
         nn.init.uniform_(parameter, -bound, bound)
+
+
+def check_probability(name: str, value: float) -> float:
+    """``value`` as a float.
+
+    Raises:
+        ValueError: it lies outside [0, 1].
+    """
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"{name} must lie in [0, 1], got {value}")
+    return float(value)
+
+
+def check_layer_norm(hidden_size: int) -> None:
+    """Check that layer normalization makes sense for that hidden size.
+
+    Raises:
+        ValueError: hidden size 1, whose normalized value is always zero.
+    """
+    if hidden_size < 2:
+        raise ValueError("layer normalization needs a hidden size of at least 2, got 1")

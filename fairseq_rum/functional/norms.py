@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+LAYER_NORM_EPS = 1e-3  # the authors' value, for all units
 NORM_FLOOR = 1e-12
 DENORMAL_FLOOR = 1e-30
 
@@ -30,3 +31,25 @@ def flush_denormals(h: Tensor) -> Tensor:
     if h.dtype in (torch.float32, torch.float64, torch.bfloat16):
         return F.hardshrink(h, DENORMAL_FLOOR)
     return h  # the smallest number of float16 is far above the floor
+
+
+def block_layer_norm(
+    x: Tensor, blocks: int, gain: Tensor, shift: Tensor, epsilon: float = LAYER_NORM_EPS
+) -> Tensor:
+    """Layer normalization (Ba et al. 2016) of each of the equal blocks of the last dimension.
+
+    Args:
+        x: ``(..., blocks * N)``, such as the gates of a unit side by side.
+        blocks: how many blocks, each with its own mean and variance.
+        gain: ``(blocks * N,)``, multiplies the normalized values.
+        shift: ``(blocks * N,)``, is added to them.
+        epsilon: added to the variance.
+
+    Returns:
+        The normalized values, of the shape and dtype of x.
+    """
+    if blocks == 1:
+        return F.layer_norm(x, x.shape[-1:], gain, shift, epsilon)
+    split = x.unflatten(-1, (blocks, -1))
+    normalized = F.layer_norm(split, split.shape[-1:], eps=epsilon).flatten(-2)
+    return torch.addcmul(shift, normalized, gain)

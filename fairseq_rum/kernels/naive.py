@@ -23,15 +23,16 @@ def run_naive(
     padded = None if padding_mask is None else padding_mask.t().unbind(0)
     outputs: list = [None] * len(steps)
     times = range(len(steps))
-    for t in reversed(times) if reverse else times:
-        output, new_state = cell.step(steps[t], state)
-        if padded is None:
-            state = new_state
-        else:
-            state = tuple(
-                torch.where(padded[t].view(-1, *[1] * (new.dim() - 1)), old.to(new.dtype), new)
-                for old, new in zip(state, new_state)
-            )
-            output = output.masked_fill(padded[t].unsqueeze(-1), 0.0)
-        outputs[t] = output
+    with cell.prepared():
+        for t in reversed(times) if reverse else times:
+            output, new_state = cell.step(steps[t], state)
+            if padded is None:
+                state = new_state
+            else:
+                state = tuple(
+                    torch.where(padded[t].view(-1, *[1] * (new.dim() - 1)), old.to(new.dtype), new)
+                    for old, new in zip(state, new_state)
+                )
+                output = output.masked_fill(padded[t].unsqueeze(-1), 0.0)
+            outputs[t] = output
     return torch.stack(outputs, dim=1), state

@@ -18,6 +18,8 @@ class _TorchKernel(Kernel):
     def unsupported(
         self, cell: RecurrentCell, x: Tensor, state: State, padding_mask: Optional[Tensor]
     ) -> Optional[str]:
+        if not cell.plain_step:
+            return f"no {' or '.join(cell.step_extras)}"
         if padding_mask is not None:
             return "no padding mask"
         if x.shape[1] == 0:
@@ -40,7 +42,15 @@ class _TorchKernel(Kernel):
             weights += [cell.bias_ih, cell.bias_hh]
         hidden = [part.unsqueeze(0) for part in state]
         output, *final = self.function(
-            x, hidden if len(hidden) > 1 else hidden[0], weights, has_bias, 1, 0.0, False, False, True
+            x,
+            hidden if len(hidden) > 1 else hidden[0],
+            weights,
+            has_bias,
+            1,
+            0.0,
+            False,
+            False,
+            True,
         )
         if reverse:
             output = output.flip(1)

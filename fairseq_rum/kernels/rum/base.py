@@ -20,7 +20,16 @@ class RumSettings(NamedTuple):
 
 
 class RumKernel(Kernel):
-    """A backend of RUM: subclasses give :meth:`sequence` and, where needed, the two refusals."""
+    """A backend of RUM: subclasses give :meth:`sequence` and, where needed, the two refusals.
+
+    A subclass with an ``unsupported`` of its own asks the one here too.
+    """
+
+    def unsupported(
+        self, cell: RecurrentCell, x: Tensor, state: State, padding_mask: Optional[Tensor]
+    ) -> Optional[str]:
+        """The loops know Algorithm 1 alone, without layer normalization or zoneout."""
+        return None if cell.plain_step else f"no {' or '.join(cell.step_extras)}"
 
     def sequence(
         self,
