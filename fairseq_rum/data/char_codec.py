@@ -101,7 +101,7 @@ class CharCodec:
             line = line.decode("utf-8")
         elif self.unit == "bytes" and isinstance(line, str):
             line = line.encode("utf-8")
-        return [self._encode[symbol] for symbol in line]
+        return list(map(self._encode.__getitem__, line))
 
     def decode_line(self, tokens: Iterable[str]) -> str | bytes:
         """The text (unit characters) or bytes (unit bytes) of some tokens.
@@ -111,7 +111,7 @@ class CharCodec:
         """
         empty = "" if self.unit == "characters" else b""
         try:
-            return empty.join([self._decode[token] for token in tokens])
+            return empty.join(map(self._decode.__getitem__, tokens))
         except KeyError as error:
             raise ValueError(f"{error.args[0]!r} is no token of the unit {self.unit}") from None
 

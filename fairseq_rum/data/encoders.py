@@ -1,7 +1,6 @@
 """fairseq's ``--bpe rum_characters`` and ``--bpe rum_bytes``: raw text in, raw text out.
 
-For fairseq-interactive and the hub interface, with models of data that ``fairseq-rum prepare chars``
-made.
+For fairseq-interactive and the hub interface, on data from ``fairseq-rum prepare chars``.
 """
 
 from __future__ import annotations
@@ -15,15 +14,11 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq_rum.data.char_codec import CODEC_FILE, CharCodec, CodecInfo
 
 
-class RumCharactersConfig(FairseqDataclass):
-    """No options."""
+class RumEncoderConfig(FairseqDataclass):
+    """No options; fairseq needs it to keep the encoder's name in its own config."""
 
 
-class RumBytesConfig(FairseqDataclass):
-    """No options."""
-
-
-@register_bpe("rum_characters", dataclass=RumCharactersConfig)
+@register_bpe("rum_characters", dataclass=RumEncoderConfig)
 class RumCharacters:
     """Text to space separated tokens of :class:`CharCodec` and back, by characters.
 
@@ -50,7 +45,7 @@ class RumCharacters:
             return token
 
 
-@register_bpe("rum_bytes", dataclass=RumBytesConfig)
+@register_bpe("rum_bytes", dataclass=RumEncoderConfig)
 class RumBytes(RumCharacters):
     """As :class:`RumCharacters`, by the bytes of UTF-8; what is not UTF-8 decodes to U+FFFD."""
 

@@ -1,0 +1,1 @@
+"""The command ``fairseq-rum``: one module for each subcommand, put together in ``main``."""

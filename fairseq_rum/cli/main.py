@@ -1,0 +1,69 @@
+"""The command ``fairseq-rum``.
+
+A subcommand is a module with ``add_arguments(parser)`` and ``run(args) -> int``, the exit status.
+Its docstring is its help text. It imports what is slow to import (fairseq, matplotlib) in ``run``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from fairseq_rum import __version__
+from fairseq_rum.cli import prepare_chars
+from fairseq_rum.errors import InputError
+
+
+def _print_user_dir(args: argparse.Namespace) -> int:
+    # Not resolved: the last part must stay the package's name, which fairseq imports.
+    print(Path(__file__).absolute().parents[1])
+    return 0
+
+
+def _add_command(group: Any, name: str, module: ModuleType) -> None:
+    help_text = module.__doc__.splitlines()[0]
+    parser = group.add_parser(
+        name,
+        help=help_text,
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.add_arguments(parser)
+    parser.set_defaults(run=module.run)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of ``fairseq-rum`` with all its subcommands."""
+    parser = argparse.ArgumentParser(
+        prog="fairseq-rum", description="Tools around fairseq's own commands for RUM models."
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    user_dir = commands.add_parser(
+        "user-dir", help='print the plugin\'s folder: --user-dir "$(fairseq-rum user-dir)"'
+    )
+    user_dir.set_defaults(run=_print_user_dir)
+
+    prepare = commands.add_parser("prepare", help="turn raw data into fairseq's binary form")
+    corpora = prepare.add_subparsers(title="kinds of data", metavar="KIND", required=True)
+    _add_command(corpora, "chars", prepare_chars)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``fairseq-rum`` and return its exit status: 2 for bad input, told in one sentence."""
+    args = build_parser().parse_args(argv)
+    try:
+        return args.run(args)
+    except InputError as error:
+        print(f"fairseq-rum: error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
