@@ -1,7 +1,5 @@
 """``rum_lm``: a language model of any recurrent unit."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -65,7 +63,7 @@ class RumLanguageModel(FairseqLanguageModel):
     """
 
     @classmethod
-    def build_model(cls, cfg: RumLanguageModelConfig, task: Any) -> RumLanguageModel:
+    def build_model(cls, cfg: RumLanguageModelConfig, task: Any) -> "RumLanguageModel":
         """Build the model for a task's dictionary.
 
         Raises:
@@ -193,10 +191,10 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
             carried_state: state to start from and to leave behind, see :class:`CarriedState`.
 
         Returns:
-            logits ``(B, T, vocabulary)`` and an empty dictionary of extras.
+            logits ``(B, T, vocabulary)``, and fairseq's extras: no attention.
         """
         x = self.extract_features(prev_output_tokens, incremental_state, carried_state)
-        return (x if features_only else self.output_layer(x)), {}
+        return (x if features_only else self.output_layer(x)), {"attn": None}
 
     def extract_features(
         self,

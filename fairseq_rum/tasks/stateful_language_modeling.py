@@ -1,7 +1,5 @@
 """``stateful_language_modeling``: hidden state carried from window to window of a long text."""
 
-from __future__ import annotations
-
 import logging
 import os
 from dataclasses import dataclass, field
@@ -79,7 +77,7 @@ class StatefulLanguageModelingTask(LanguageModelingTask):
     @classmethod
     def setup_task(
         cls, cfg: StatefulLanguageModelingConfig, **kwargs: Any
-    ) -> StatefulLanguageModelingTask:
+    ) -> "StatefulLanguageModelingTask":
         """Load the dictionary, and the record of the character codec where there is one.
 
         Raises:
@@ -118,7 +116,7 @@ class StatefulLanguageModelingTask(LanguageModelingTask):
         if lines is None:
             raise InputError(f"no split {split!r} in the data directory ({split_path}.bin)")
         known = self.codec is not None and split in self.codec.splits
-        drop_last = known and not self.codec.splits[split]["final_newline"]
+        drop_last = known and not self.codec.splits[split].final_newline
         self.datasets[split] = TokenStream(lines, f"{split} ({split_path})", drop_last)
 
     def get_batch_iterator(
@@ -293,7 +291,7 @@ class StatefulLanguageModelingTask(LanguageModelingTask):
 class _Stateful:
     """An iterator over evaluation batches that hands each one the carried state."""
 
-    def __init__(self, batches: Any, task: StatefulLanguageModelingTask) -> None:
+    def __init__(self, batches: Any, task: "StatefulLanguageModelingTask") -> None:
         self._batches = batches
         self._task = task
 
