@@ -1,0 +1,42 @@
+r"""modReLU, the activation of unitary networks: it changes the modulus and keeps the phase.
+
+Arjovsky et al. (ICML 2016): :math:`\mathrm{modReLU}_b(z) = \mathrm{ReLU}(|z| + b) \, z / |z|`.
+
+At z = 0, where that has no value, it is zero here. For b > 0 it jumps there: the direction of a
+small z decides on a result of modulus b.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# |z| below this is divided by this: the gradient for b > 0 stays below b / floor.
+MODULUS_FLOOR = 1e-5
+
+
+def modrelu(z: Tensor, bias: Tensor) -> Tensor:
+    """modReLU of real numbers: ``sign(z) ReLU(|z| + bias)``.
+
+    Args:
+        z: ``(..., N)``.
+        bias: ``(N,)``.
+
+    Returns:
+        The activated values, of the shape of z.
+    """
+    return torch.sign(z) * torch.relu(z.abs() + bias)
+
+
+def modrelu_pairs(z: Tensor, bias: Tensor) -> Tensor:
+    """modReLU of complex numbers that are given as real and imaginary parts.
+
+    Args:
+        z: ``(..., 2, N)``, the real parts and the imaginary parts.
+        bias: ``(N,)``, real.
+
+    Returns:
+        The activated values, of the shape of z.
+    """
+    modulus = torch.linalg.vector_norm(z, dim=-2, keepdim=True)
+    return z * (torch.relu(modulus + bias) / modulus.clamp_min(MODULUS_FLOOR))
