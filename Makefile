@@ -4,7 +4,10 @@ TORCH_FLAGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-INSTALL := $(PIP) install -q --progress-bar off
+# pip would spend half of its time on compiling every file of torch and scipy: compile what is used.
+INSTALL := $(PIP) install -qq --progress-bar off --no-compile
+USED := fairseq_cli.train, fairseq_cli.preprocess, fairseq_cli.generate, fairseq_cli.eval_lm, \
+	fairseq_cli.interactive, fairseq_cli.validate, fairseq_cli.hydra_train, torch._dynamo, pytest, hypothesis
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test lint format clean
@@ -21,12 +24,13 @@ venv: $(VENV)/.installed ## make .venv with everything in it
 $(VENV)/.requirements: requirements/torch.txt requirements/lock.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 12) or sys.exit( \
 	  "make: the pinned requirements are for Python 3.11 and 3.12, not %d.%d: set PYTHON=python3.11" % v)'
-	@echo '== $(VENV): $(shell $(PYTHON) --version)'
+	@echo "== $(VENV): $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV)
 	@echo '== pinned requirements (requirements/lock.txt)'
 	@$(INSTALL) --require-hashes --no-deps -r requirements/lock.txt
 	@echo '== torch (requirements/torch.txt)'
 	@$(INSTALL) $(TORCH_FLAGS) -r requirements/torch.txt
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -W ignore -c 'import $(USED)'
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.requirements setup.py pyproject.toml
@@ -38,7 +42,7 @@ demo: $(VENV)/.installed ## train a small RUM language model: about three minute
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 
 test: lint ## check the style, then run all tests
-	@$(BIN)/python -m pytest -q
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q
 
 lint: $(VENV)/.installed ## check the style
 	@$(BIN)/ruff check -q .
