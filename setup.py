@@ -1,10 +1,14 @@
 """Build and installation of fairseq_rum. fairseq itself comes with the extra ``fairseq``."""
 
+import os
 import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import List
 
 from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).resolve().parent
 
@@ -25,8 +29,88 @@ def readme() -> str:
 
 
 def extensions() -> List[Extension]:
-    """Compiled parts. Each must be optional: the naive backend does without."""
-    return []
+    """The C++ loop of RUM, unless FAIRSEQ_RUM_NO_EXT=1. Optional: other backends do without."""
+    if os.environ.get("FAIRSEQ_RUM_NO_EXT", "") not in ("", "0"):
+        return []
+    names = ("rum", "kernels_baseline", "kernels_avx2", "kernels_avx512")
+    return [
+        Extension(
+            "fairseq_rum._C",
+            sources=[f"csrc/{name}.cpp" for name in names],
+            depends=["csrc/rum_loop.h", "csrc/rum_kernels.h"],
+            language="c++",
+            optional=True,
+        )
+    ]
+
+
+class BuildExtension(build_ext):
+    """Builds against the torch that is installed; says so and goes on where that does not work.
+
+    The reason is kept in a file beside the extension's place, for ``fairseq-rum bench --backends``.
+    """
+
+    def run(self) -> None:
+        """Build; a failure is a note, not an error."""
+        in_place = self.inplace or getattr(self, "editable_mode", False)
+        root = HERE if in_place else Path(self.build_lib)
+        note = root / "fairseq_rum" / "_C.not_built.txt"
+        self.failure = ""
+        try:
+            import torch.utils.cpp_extension  # noqa: F401
+        except ImportError:
+            self.failure = "there was no torch to build it with: use pip's --no-build-isolation"
+        else:
+            super().run()
+        if self.failure:
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.write_text(self.failure + "\n", encoding="utf-8")
+            print(f"fairseq_rum: no C++ backend, {self.failure}", file=sys.stderr)
+        elif note.exists():
+            note.unlink()
+
+    def build_extension(self, ext: Extension) -> None:
+        """Build, or note why not."""
+        try:
+            self.compile_and_link(ext)
+        except Exception as error:  # whatever a compiler, or having none, may raise
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            self.failure = f"the build failed: {lines[0]}"
+
+    def compile_and_link(self, ext: Extension) -> None:
+        """Compile the sources at the same time, as many as MAX_JOBS and the processors allow."""
+        import torch
+        from torch.utils import cpp_extension
+
+        match = re.search(r"C\+\+ Version: (\d+)", torch.__config__.show())
+        standard = "c++20" if match and int(match.group(1)) >= 202002 else "c++17"
+        flags = [f"-std={standard}", "-O2", "-g0", "-fvisibility=hidden", "-fno-math-errno"]
+        flags += ["-fno-trapping-math", "-ffp-contract=fast"]
+        abi = int(getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", True))
+        macros = [("TORCH_EXTENSION_NAME", "_C"), ("_GLIBCXX_USE_CXX11_ABI", str(abi))]
+        include = cpp_extension.include_paths()
+
+        def compile_one(source: str) -> List[str]:
+            return self.compiler.compile(
+                [source],
+                output_dir=self.build_temp,
+                macros=macros,
+                include_dirs=include,
+                extra_postargs=flags,
+                depends=ext.depends,
+            )
+
+        jobs = int(os.environ.get("MAX_JOBS") or os.cpu_count() or 1)
+        with ThreadPoolExecutor(max_workers=max(jobs, 1)) as pool:
+            objects = [name for names in pool.map(compile_one, ext.sources) for name in names]
+        self.compiler.link_shared_object(
+            objects,
+            self.get_ext_fullpath(ext.name),
+            libraries=["c10", "torch", "torch_cpu", "torch_python"],
+            library_dirs=cpp_extension.library_paths(),
+            build_temp=self.build_temp,
+            target_lang="c++",
+        )
 
 
 # Three distributions provide the import package `fairseq` and overwrite each other's files, so none
@@ -54,6 +138,7 @@ setup(
     python_requires=">=3.9",
     packages=find_packages(include=["fairseq_rum*"]),
     ext_modules=extensions(),
+    cmdclass={"build_ext": BuildExtension},
     install_requires=["torch>=2.0,<3", "numpy", "tqdm"],
     extras_require={
         "fairseq": EXTRA_FAIRSEQ,

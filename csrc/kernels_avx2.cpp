@@ -1,0 +1,15 @@
+// x86 machines with AVX2; chosen when the program runs.
+#if defined(__x86_64__)
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC target("avx2,fma")
+#endif
+#define RUM_ISA avx2
+#define RUM_VECTOR_BYTES 32
+#define RUM_TILE_ROWS 6
+#include "rum_kernels.h"
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
+#endif

@@ -1,0 +1,15 @@
+// x86 machines with AVX512; chosen when the program runs.
+#if defined(__x86_64__)
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"))), apply_to = function)
+#else
+#pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")
+#endif
+#define RUM_ISA avx512
+#define RUM_VECTOR_BYTES 64
+#define RUM_TILE_ROWS 12
+#include "rum_kernels.h"
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
+#endif

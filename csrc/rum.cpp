@@ -1,0 +1,489 @@
+// fairseq_rum._C: RUM's loop on the CPU, forward and backward, for torch tensors.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+
+#include "rum_loop.h"
+
+namespace rum {
+namespace {
+
+using at::Tensor;
+using MaybeTensor = std::optional<Tensor>;
+
+// ---------------------------------------------------------------- instruction sets
+
+enum class Isa { baseline, avx2, avx512 };
+
+Isa best_isa() {
+#ifdef RUM_X86
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+      return Isa::avx512;
+    return Isa::avx2;
+  }
+#endif
+  return Isa::baseline;
+}
+
+Isa& isa() {
+  static Isa chosen = best_isa();
+  return chosen;
+}
+
+template <class T>
+const Kernels<T>& kernels();
+
+template <>
+const Kernels<float>& kernels<float>() {
+#ifdef RUM_X86
+  if (isa() == Isa::avx512) return avx512::kernels_float();
+  if (isa() == Isa::avx2) return avx2::kernels_float();
+#endif
+  return baseline::kernels_float();
+}
+
+template <>
+const Kernels<double>& kernels<double>() {
+#ifdef RUM_X86
+  if (isa() == Isa::avx512) return avx512::kernels_double();
+  if (isa() == Isa::avx2) return avx2::kernels_double();
+#endif
+  return baseline::kernels_double();
+}
+
+std::string instruction_set() {
+  return kernels<float>().name;
+}
+
+void set_instruction_set(const std::string& name) {
+  const char* names[] = {"baseline", "avx2", "avx512"};
+  for (int i = 0; i <= int(best_isa()); ++i)
+    if (name == names[i]) {
+      isa() = Isa(i);
+      return;
+    }
+  throw std::invalid_argument("this machine has no instruction set " + name);
+}
+
+// ---------------------------------------------------------------- memory and threads
+
+// Large new tensors in large pages: the first touch of a small page costs more than writing it.
+Tensor large_pages(Tensor tensor) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  const size_t huge = size_t(1) << 21, bytes = tensor.nbytes();
+  if (bytes >= 2 * huge) {
+    const uintptr_t start = reinterpret_cast<uintptr_t>(tensor.data_ptr());
+    const uintptr_t from = (start + huge - 1) / huge * huge;
+    const uintptr_t to = (start + bytes) / huge * huge;
+    if (to > from) madvise(reinterpret_cast<void*>(from), to - from, MADV_HUGEPAGE);
+  }
+#endif
+  return tensor;
+}
+
+Tensor empty(at::IntArrayRef shape, const Tensor& like) {
+  return large_pages(at::empty(shape, like.options()));
+}
+
+constexpr int64_t kCacheBytes = 384 << 10; // what a block of rows with its matrices may take
+constexpr int64_t kMostRows = 128;
+constexpr int64_t kSmallWork = 200000; // multiply-adds that one thread does before another wakes up
+
+// Rows of the batch that one thread takes through all steps at a time.
+int64_t block_rows(int64_t batch, int64_t threads, int64_t bytes_per_row) {
+  int64_t rows = (batch + threads - 1) / threads;
+  int64_t most = kMostRows;
+  if (bytes_per_row > 0) most = std::max<int64_t>(4, kCacheBytes / bytes_per_row);
+  const int64_t share = rows;
+  if (rows > most) {
+    const int64_t blocks = (share + most - 1) / most;
+    rows = (share + blocks - 1) / blocks;
+  }
+  return std::max<int64_t>(rows, 1);
+}
+
+template <class Function>
+void for_blocks(int64_t batch, int64_t rows, const Function& run) {
+  const int64_t blocks = (batch + rows - 1) / rows;
+  at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block)
+      run(block * rows, std::min(batch, (block + 1) * rows), at::get_thread_num());
+  });
+}
+
+// ---------------------------------------------------------------- arguments
+
+struct Settings {
+  bool reverse;
+  int64_t lambda;
+  double eta; // 0: none
+  int64_t activation;
+  bool update_gate;
+};
+
+void check(const Tensor& tensor, at::IntArrayRef shape, const Tensor& like, const char* name) {
+  TORCH_CHECK(
+      tensor.sizes() == shape, name, " has shape ", tensor.sizes(), ", expected ", shape);
+  TORCH_CHECK(
+      tensor.scalar_type() == like.scalar_type() && tensor.device().is_cpu(), name,
+      " has another type or device than the input");
+}
+
+struct Sizes {
+  int64_t steps, batch, inputs, size, gates;
+};
+
+Sizes check_arguments(
+    const Tensor& x, const MaybeTensor& weight_ih, const MaybeTensor& bias, const Tensor& weight_hh,
+    const Tensor& h0, const MaybeTensor& memory0, const MaybeTensor& padded, const Settings& s) {
+  TORCH_CHECK(x.dim() == 3 && h0.dim() == 2, "x must have 3 dimensions and h 2");
+  Sizes n{x.size(0), x.size(1), weight_ih ? x.size(2) : 0, h0.size(1), s.update_gate ? 2 : 1};
+  check(h0, {n.batch, n.size}, x, "h");
+  check(weight_hh, {n.gates * n.size, n.size}, x, "weight_hh");
+  if (weight_ih)
+    check(*weight_ih, {(n.gates + 1) * n.size, n.inputs}, x, "weight_ih");
+  else
+    check(x, {n.steps, n.batch, (n.gates + 1) * n.size}, x, "the projected input");
+  if (bias) check(*bias, {(n.gates + 1) * n.size}, x, "bias");
+  TORCH_CHECK(s.lambda == 0 || memory0, "lambda = 1 needs R");
+  if (s.lambda) check(*memory0, {n.batch, n.size, n.size}, x, "R");
+  if (padded)
+    TORCH_CHECK(
+        padded->sizes() == at::IntArrayRef({n.steps, n.batch}) &&
+            padded->scalar_type() == at::kBool && padded->device().is_cpu(),
+        "the padding mask must be (T, B), bool, on the CPU");
+  TORCH_CHECK(n.steps > 0 && n.size > 0, "empty sequence");
+  return n;
+}
+
+// Rows in one piece.
+Tensor whole_rows(const Tensor& tensor) {
+  return tensor.size(-1) <= 1 || tensor.stride(-1) == 1 ? tensor : tensor.contiguous();
+}
+
+template <class T>
+const T* data(const Tensor& tensor) {
+  return tensor.data_ptr<T>();
+}
+
+template <class T>
+T* out(const Tensor& tensor) {
+  return tensor.defined() ? tensor.data_ptr<T>() : nullptr;
+}
+
+int64_t round_up(int64_t n, int64_t unit) {
+  return (n + unit - 1) / unit * unit;
+}
+
+// (blocks * size) -> (blocks * ld), zero beyond size; null: all zero.
+Tensor pad_bias(const MaybeTensor& bias, int64_t blocks, int64_t size, int64_t ld, const Tensor& x) {
+  Tensor padded = at::zeros({blocks, ld}, x.options());
+  if (bias) padded.narrow(1, 0, size).copy_(bias->view({blocks, size}));
+  return padded;
+}
+
+template <class T>
+void fill(
+    Loop<T>& c, const Sizes& n, const Settings& s, const Kernels<T>& k, const Tensor& x,
+    const Tensor& h0, const MaybeTensor& padded) {
+  c.steps = n.steps;
+  c.batch = n.batch;
+  c.size = n.size;
+  c.ld = round_up(n.size, k.width);
+  c.gates = n.gates;
+  c.inputs = n.inputs;
+  c.reverse = s.reverse;
+  c.lambda = int(s.lambda);
+  c.activation = int(s.activation);
+  c.eta = T(s.eta);
+  c.x = data<T>(x);
+  c.x_step = x.stride(0);
+  c.x_row = x.stride(1);
+  c.h0 = data<T>(h0);
+  c.padded = padded ? padded->data_ptr<bool>() : nullptr;
+  c.padded_step = padded ? padded->stride(0) : 0;
+  c.padded_row = padded ? padded->stride(1) : 0;
+}
+
+// ---------------------------------------------------------------- forward
+
+// outputs, h, R, and for the backward pass: states, sums, scalars, updates.
+template <class T>
+std::vector<Tensor> forward_typed(
+    Tensor x, MaybeTensor weight_ih, const MaybeTensor& bias, Tensor weight_hh, Tensor h0,
+    MaybeTensor memory0, const MaybeTensor& padded, const Settings& s, bool keep) {
+  const Sizes n = check_arguments(x, weight_ih, bias, weight_hh, h0, memory0, padded, s);
+  const Kernels<T>& k = kernels<T>();
+  x = whole_rows(x);
+  h0 = h0.contiguous();
+  weight_hh = weight_hh.contiguous();
+  if (weight_ih) weight_ih = weight_ih->contiguous();
+  Forward<T> c{};
+  fill<T>(c, n, s, k, x, h0, padded);
+
+  Tensor outputs = empty({n.steps, n.batch, n.size}, x), h = at::empty({n.batch, n.size}, x.options());
+  Tensor states, sums, scalars, updates, memory;
+  if (s.lambda) {
+    memory0 = memory0->contiguous();
+    memory = empty({n.batch, n.size, n.size}, x);
+    c.memory0 = data<T>(*memory0);
+  }
+  if (keep) {
+    states = padded ? empty({n.steps, n.batch, n.size}, x) : outputs;
+    sums = empty({n.steps, n.batch, n.gates * c.ld}, x);
+    scalars = at::empty({n.steps, n.batch, kScalars}, x.options());
+    if (s.lambda) updates = empty({n.steps, n.batch, 2 * c.ld}, x);
+  }
+  c.outputs = out<T>(outputs);
+  c.states = out<T>(states);
+  c.sums = out<T>(sums);
+  c.scalars = out<T>(scalars);
+  c.updates = out<T>(updates);
+  c.h_last = out<T>(h);
+  c.memory_last = out<T>(memory);
+
+  const int64_t threads = at::get_num_threads();
+  c.few_rows = n.steps * n.batch <= 64;
+  Tensor padded_bias, packed, packed_embed;
+  if (weight_ih) {
+    padded_bias = pad_bias(bias, n.gates + 1, n.size, c.ld, x);
+    c.bias = data<T>(padded_bias);
+    c.weight_ih = data<T>(*weight_ih);
+  }
+  const T* embed_rows = weight_ih ? c.weight_ih + n.gates * n.size * n.inputs : nullptr;
+  if (c.few_rows) {
+    c.weight_hh = data<T>(weight_hh);
+    c.weight_embed = embed_rows;
+  } else {
+    packed = at::empty({(n.inputs + n.size) * n.gates * c.ld}, x.options());
+    k.pack_rows(
+        c.weight_ih, n.inputs, data<T>(weight_hh), n.size, n.gates, c.ld, out<T>(packed));
+    c.weights = data<T>(packed);
+    if (weight_ih) {
+      packed_embed = at::empty({n.inputs * c.ld}, x.options());
+      k.pack_rows(embed_rows, n.inputs, nullptr, n.size, 1, c.ld, out<T>(packed_embed));
+      c.weight_embed = data<T>(packed_embed);
+    }
+  }
+
+  const int64_t work = n.steps * n.batch * n.size * ((n.gates + 5 * s.lambda) * n.size + 3 * n.inputs);
+  const int64_t rows = block_rows(
+      n.batch, std::max<int64_t>(1, std::min(threads, work / kSmallWork)),
+      s.lambda ? int64_t(n.size * c.ld * sizeof(T)) : 0);
+  const int64_t scratch_size = round_up(k.forward_scratch(c, rows), 64);
+  Tensor scratch = empty({threads, scratch_size}, x);
+  for_blocks(n.batch, rows, [&](int64_t begin, int64_t end, int64_t thread) {
+    k.forward(c, begin, end, out<T>(scratch) + thread * scratch_size);
+  });
+  return {outputs, h, memory, states, sums, scalars, updates};
+}
+
+// ---------------------------------------------------------------- backward
+
+// Gradients to x (or the projected input), weight_ih, bias, weight_hh, h0 and memory0.
+template <class T>
+std::vector<Tensor> backward_typed(
+    const std::vector<MaybeTensor>& grads, const std::vector<bool>& needed, Tensor x,
+    MaybeTensor weight_ih, const MaybeTensor& bias, Tensor weight_hh, Tensor h0,
+    const MaybeTensor& memory, const MaybeTensor& padded, const Tensor& states, const Tensor& sums,
+    const Tensor& scalars, const MaybeTensor& updates, const Settings& s) {
+  const Sizes n = check_arguments(x, weight_ih, bias, weight_hh, h0, memory, padded, s);
+  const Kernels<T>& k = kernels<T>();
+  const auto options = x.options();
+  x = whole_rows(x);
+  h0 = h0.contiguous();
+  weight_hh = weight_hh.contiguous();
+  Backward<T> c{};
+  fill<T>(c, n, s, k, x, h0, padded);
+  TORCH_CHECK(sums.size(2) == n.gates * c.ld, "the instruction set has changed since the forward pass");
+  c.states = out<T>(states);
+  c.sums = out<T>(sums);
+  c.scalars = out<T>(scalars);
+  c.past_first = needed[4];
+  const int64_t blocks = n.gates + 1, row = blocks * c.ld;
+
+  Tensor grad_outputs;
+  if (grads[0]) {
+    grad_outputs = *grads[0];
+    check(grad_outputs, {n.steps, n.batch, n.size}, x, "the gradient of the outputs");
+    const bool constant = grad_outputs.stride(2) == 0;
+    if (!constant) grad_outputs = whole_rows(grad_outputs);
+    c.grad_outputs = data<T>(grad_outputs);
+    c.grad_step = grad_outputs.stride(0);
+    c.grad_row = grad_outputs.stride(1);
+    c.grad_unit = constant ? 0 : 1;
+  }
+  Tensor grad_h = at::zeros({n.batch, c.ld}, options);
+  if (grads[1]) grad_h.narrow(1, 0, n.size).copy_(*grads[1]);
+  c.grad_h = out<T>(grad_h);
+
+  Tensor matrix, skew, pending, rotated, grad_memory, padded_bias, packed, packed_embed;
+  if (s.lambda) {
+    c.updates = out<T>(*updates);
+    matrix = empty({n.batch, n.size, c.ld}, x);
+    matrix.narrow(2, n.size, c.ld - n.size).zero_();
+    matrix.narrow(2, 0, n.size).copy_(*memory);
+    skew = empty({n.batch, n.size, c.ld}, x).zero_();
+    if (grads[2]) {
+      const Tensor product = at::bmm(memory->transpose(1, 2), *grads[2]);
+      skew.narrow(2, 0, n.size).copy_(product - product.transpose(1, 2));
+    }
+    pending = at::zeros({n.batch, 4, c.ld}, options);
+    rotated = at::empty({n.batch, c.ld}, options);
+    if (needed[5]) {
+      grad_memory = at::zeros({n.batch, n.size, c.ld}, options);
+      if (grads[2]) grad_memory.narrow(2, 0, n.size).copy_(*grads[2]);
+    }
+    c.memory = out<T>(matrix);
+    c.skew = out<T>(skew);
+    c.pending = out<T>(pending);
+    c.rotated = out<T>(rotated);
+    c.grad_memory = out<T>(grad_memory);
+  }
+
+  packed = at::empty({row * c.ld}, options);
+  k.pack_columns(data<T>(weight_hh), n.size, n.gates, c.ld, out<T>(packed));
+  c.weights = data<T>(packed);
+  Tensor padded_weight_ih;
+  if (weight_ih) {
+    weight_ih = weight_ih->contiguous();
+    padded_bias = pad_bias(bias, blocks, n.size, c.ld, x);
+    c.bias = data<T>(padded_bias);
+    packed_embed = at::empty({n.inputs * c.ld}, options);
+    k.pack_rows(
+        data<T>(*weight_ih) + n.gates * n.size * n.inputs, n.inputs, nullptr, n.size, 1, c.ld,
+        out<T>(packed_embed));
+    c.weight_embed = data<T>(packed_embed);
+    if (needed[0]) {
+      padded_weight_ih = at::zeros({blocks, c.ld, n.inputs}, options);
+      padded_weight_ih.narrow(1, 0, n.size).copy_(weight_ih->view({blocks, n.size, n.inputs}));
+      padded_weight_ih = padded_weight_ih.view({row, n.inputs});
+    }
+  }
+
+  // A chunk of steps at a time, so that what goes into the products stays in the cache.
+  const int64_t most = std::max<int64_t>(1, (int64_t(16) << 20) / (n.batch * row * int64_t(sizeof(T))));
+  const int64_t wanted = std::max<int64_t>(s.lambda ? 32 : 8, (1024 + n.batch - 1) / std::max<int64_t>(n.batch, 1));
+  const int64_t chunk = std::min({n.steps, most, wanted});
+  Tensor sink = empty({chunk, n.batch, row}, x);
+  c.grad_sums = out<T>(sink);
+
+  Tensor grad_x, grad_weight_ih, grad_bias, grad_weight_hh;
+  if (needed[0]) grad_x = empty(x.sizes(), x);
+  if (needed[1]) grad_weight_ih = at::zeros({row, n.inputs}, options);
+  if (needed[2]) grad_bias = at::zeros({row}, options);
+  if (needed[3]) grad_weight_hh = at::zeros({n.gates * c.ld, n.size}, options);
+
+  const int64_t threads = at::get_num_threads();
+  const int64_t work =
+      chunk * n.batch * n.size * ((n.gates + 11 * s.lambda) * n.size + n.inputs);
+  const int64_t rows = block_rows(
+      n.batch, std::max<int64_t>(1, std::min(threads, work / kSmallWork)),
+      s.lambda ? int64_t(2 * n.size * c.ld * sizeof(T)) : 0);
+  const int64_t scratch_size = round_up(k.backward_scratch(c, rows), 64);
+  Tensor scratch = at::empty({threads, scratch_size}, options);
+
+  for (int64_t last = n.steps; last > 0;) {
+    const int64_t first = std::max<int64_t>(0, last - chunk);
+    for_blocks(n.batch, rows, [&](int64_t begin, int64_t end, int64_t thread) {
+      k.backward(c, first, last, begin, end, out<T>(scratch) + thread * scratch_size);
+    });
+    const int64_t count = last - first, low = s.reverse ? n.steps - last : first;
+    const Tensor part = sink.narrow(0, 0, count);
+    const Tensor flat = part.view({count * n.batch, row});
+    if (needed[3]) {
+      // The states before these steps: one step away, and h0 before the very first.
+      const Tensor recurrent = flat.narrow(1, 0, n.gates * c.ld);
+      const int64_t own = first == 0 ? count - 1 : count;
+      if (own > 0) {
+        const int64_t from = s.reverse ? low + 1 : low - (first == 0 ? 0 : 1);
+        const int64_t skip = first == 0 && !s.reverse ? n.batch : 0;
+        grad_weight_hh.addmm_(
+            recurrent.narrow(0, skip, own * n.batch).t(),
+            states.narrow(0, from, own).view({own * n.batch, n.size}));
+      }
+      if (first == 0)
+        grad_weight_hh.addmm_(
+            recurrent.narrow(0, s.reverse ? (count - 1) * n.batch : 0, n.batch).t(), h0);
+    }
+    if (weight_ih) {
+      if (needed[1])
+        grad_weight_ih.addmm_(
+            flat.t(), x.narrow(0, low, count).reshape({count * n.batch, n.inputs}));
+      if (needed[2]) grad_bias.add_(flat.sum(0));
+      if (needed[0])
+        grad_x.narrow(0, low, count)
+            .copy_(at::mm(flat, padded_weight_ih).view({count, n.batch, n.inputs}));
+    } else if (needed[0]) {
+      grad_x.narrow(0, low, count)
+          .view({count, n.batch, blocks, n.size})
+          .copy_(part.view({count, n.batch, blocks, c.ld}).narrow(3, 0, n.size));
+    }
+    last = first;
+  }
+
+  const auto unpad = [&](const Tensor& grad, int64_t parts, int64_t columns) {
+    return grad.view({parts, c.ld, columns}).narrow(1, 0, n.size).reshape({parts * n.size, columns});
+  };
+  if (needed[1]) grad_weight_ih = unpad(grad_weight_ih, blocks, n.inputs);
+  if (needed[2]) grad_bias = unpad(grad_bias, blocks, 1).view({blocks * n.size});
+  if (needed[3]) grad_weight_hh = unpad(grad_weight_hh, n.gates, n.size);
+  Tensor grad_h0, grad_memory0;
+  if (needed[4]) grad_h0 = grad_h.narrow(1, 0, n.size).contiguous();
+  if (needed[5]) grad_memory0 = grad_memory.narrow(2, 0, n.size).contiguous();
+  return {grad_x, grad_weight_ih, grad_bias, grad_weight_hh, grad_h0, grad_memory0};
+}
+
+std::vector<Tensor> forward(
+    const Tensor& x, const MaybeTensor& weight_ih, const MaybeTensor& bias, const Tensor& weight_hh,
+    const Tensor& h0, const MaybeTensor& memory0, const MaybeTensor& padded, bool reverse,
+    int64_t lambda, double eta, int64_t activation, bool update_gate, bool keep) {
+  const c10::NoGradGuard guard;
+  const Settings s{reverse, lambda, eta, activation, update_gate};
+  if (x.scalar_type() == at::kDouble)
+    return forward_typed<double>(x, weight_ih, bias, weight_hh, h0, memory0, padded, s, keep);
+  TORCH_CHECK(x.scalar_type() == at::kFloat, "float32 and float64 only");
+  return forward_typed<float>(x, weight_ih, bias, weight_hh, h0, memory0, padded, s, keep);
+}
+
+std::vector<Tensor> backward(
+    const std::vector<MaybeTensor>& grads, const std::vector<bool>& needed, const Tensor& x,
+    const MaybeTensor& weight_ih, const MaybeTensor& bias, const Tensor& weight_hh, const Tensor& h0,
+    const MaybeTensor& memory, const MaybeTensor& padded, const Tensor& states, const Tensor& sums,
+    const Tensor& scalars, const MaybeTensor& updates, bool reverse, int64_t lambda, double eta,
+    int64_t activation, bool update_gate) {
+  const c10::NoGradGuard guard;
+  const Settings s{reverse, lambda, eta, activation, update_gate};
+  TORCH_CHECK(grads.size() == 3 && needed.size() == 6, "wrong number of gradients");
+  if (x.scalar_type() == at::kDouble)
+    return backward_typed<double>(
+        grads, needed, x, weight_ih, bias, weight_hh, h0, memory, padded, states, sums, scalars,
+        updates, s);
+  return backward_typed<float>(
+      grads, needed, x, weight_ih, bias, weight_hh, h0, memory, padded, states, sums, scalars,
+      updates, s);
+}
+
+} // namespace
+} // namespace rum
+
+PYBIND11_MODULE(_C, m) {
+  m.doc() = "RUM's loop on the CPU";
+  m.def("forward", &rum::forward, py::call_guard<py::gil_scoped_release>());
+  m.def("backward", &rum::backward, py::call_guard<py::gil_scoped_release>());
+  m.def("instruction_set", &rum::instruction_set);
+  m.def("set_instruction_set", &rum::set_instruction_set);
+}

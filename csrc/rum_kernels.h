@@ -1,0 +1,1022 @@
+// RUM's loop over time for a block of batch rows, on vectors of RUM_VECTOR_BYTES.
+//
+// Included once for each instruction set, in a file of its own that defines RUM_ISA. Everything here
+// has internal linkage and nothing of the C++ library is instantiated, so that no code for one
+// instruction set can end up in the place of another's.
+//
+// With e and tau the rows a and b of the rotation, p = e/|e|, q = tau/|tau|, w = p + q, s = w/|w|:
+//
+//   Rotation(e, tau) = H_s H_p = I - k w w' + 2 q p',   k = 2/|w|^2,   H_x = I - 2 x x'
+//
+// lambda = 0, from five dot products (al = p.h, be = q.h, c = p.q, n2 = |w|^2 = 2 (1 + c)):
+//   Rotation h = h - k (al + be) w + 2 al q
+// and backward, with rho the gradient to it, gp = p.rho, gq = q.rho, G = gp + gq, W = al + be:
+//   dh   = y = rho - k G w + 2 gq p
+//   s    = gq W + al G - n2 al gq
+//   de   = -(k/|e|)   [W y + (G - n2 gq) h - s p]
+//   dtau =  (k/|tau|) [(n2 al - W) y - G h + s (2 p + q)]
+//
+// lambda = 1, R_t = R_{t-1} H_s H_p = R_{t-1} + c1 p' + c2 s':
+//   c2 = -2 R s,   c1 = -2 R p + 4 (p.s) R s
+// and backward, with rho the gradient to R_t h, through the skew matrix K = R'G - G'R, G = dL/dR:
+//   y = R_t' rho;  K += y h' - h y';  zp = K p;  zs = K s - 2 (p.s) zp + 2 (zp.s) p
+//   gw = -2 zs / |w|;  de = [-2 zp + gw - p (p.gw)] / |e|;  dtau = [gw - q (q.gw)] / |tau|
+//   K += -2 (zp p' - p zp') - 2 (zs s' - s zs');  R_{t-1} = R_t - c1 p' - c2 s'
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "rum_loop.h"
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wpsabi"
+#endif
+#define RUM_INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define RUM_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define RUM_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+namespace rum {
+namespace RUM_ISA {
+namespace {
+
+typedef int64_t Int;
+
+// ---------------------------------------------------------------- vectors
+
+template <class T>
+struct Vec;
+
+template <>
+struct Vec<float> {
+  typedef float V __attribute__((vector_size(RUM_VECTOR_BYTES)));
+  typedef int32_t I __attribute__((vector_size(RUM_VECTOR_BYTES)));
+  typedef float U __attribute__((vector_size(RUM_VECTOR_BYTES), aligned(4), may_alias));
+  typedef float Quarter __attribute__((vector_size(16)));
+};
+
+template <>
+struct Vec<double> {
+  typedef double V __attribute__((vector_size(RUM_VECTOR_BYTES)));
+  typedef int64_t I __attribute__((vector_size(RUM_VECTOR_BYTES)));
+  typedef double U __attribute__((vector_size(RUM_VECTOR_BYTES), aligned(8), may_alias));
+  typedef double Quarter __attribute__((vector_size(16)));
+};
+
+template <class T>
+struct Size {
+  static constexpr Int width = RUM_VECTOR_BYTES / sizeof(T);
+  static constexpr Int panel = 2 * width; // columns of a packed panel
+};
+
+template <class T>
+RUM_INLINE typename Vec<T>::V load(const T* p) {
+  return *reinterpret_cast<const typename Vec<T>::U*>(p);
+}
+
+template <class T>
+RUM_INLINE void store(T* p, typename Vec<T>::V v) {
+  *reinterpret_cast<typename Vec<T>::U*>(p) = v;
+}
+
+template <class T>
+RUM_INLINE T sum(typename Vec<T>::V v) {
+  constexpr int quarters = RUM_VECTOR_BYTES / 16, lanes = 16 / sizeof(T);
+  typename Vec<T>::Quarter part[quarters];
+  memcpy(part, &v, sizeof(v));
+  if (quarters == 4) {
+    part[0] += part[2];
+    part[1 % quarters] += part[3 % quarters];
+  }
+  if (quarters >= 2) part[0] += part[1 % quarters];
+  if (lanes == 4) return (part[0][0] + part[0][2 % lanes]) + (part[0][1] + part[0][3 % lanes]);
+  return part[0][0] + part[0][1];
+}
+
+template <class T>
+struct Limits;
+template <>
+struct Limits<float> {
+  static constexpr float eps = 1.1920928955078125e-07f, root_eps = 3.4526698300124393e-04f;
+};
+template <>
+struct Limits<double> {
+  static constexpr double eps = 2.220446049250313e-16, root_eps = 1.4901161193847656e-08;
+};
+
+RUM_INLINE float root(float x) {
+  return __builtin_sqrtf(x);
+}
+RUM_INLINE double root(double x) {
+  return __builtin_sqrt(x);
+}
+
+// e^x for x in [-87, 88]; NaN stays NaN.
+RUM_INLINE Vec<float>::V exp_(Vec<float>::V x) {
+  typedef Vec<float>::V V;
+  typedef Vec<float>::I I;
+  const float shift = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer in the low bits
+  V n = x * 1.44269504088896341f + shift;
+  const I bits = reinterpret_cast<I>(n) << 23;
+  n = n - shift;
+  x = x - n * 0.693359375f;
+  x = x + n * 2.12194440e-4f;
+  V y = x * 1.9875691500e-4f + 1.3981999507e-3f;
+  y = y * x + 8.3334519073e-3f;
+  y = y * x + 4.1665795894e-2f;
+  y = y * x + 1.6666665459e-1f;
+  y = y * x + 5.0000001201e-1f;
+  y = y * (x * x) + x + 1.0f;
+  return reinterpret_cast<V>(reinterpret_cast<I>(y) + bits);
+}
+
+RUM_INLINE Vec<float>::V sigmoid(Vec<float>::V x) {
+  x = x > 87.0f ? (x - x) + 87.0f : x;
+  x = x < -87.0f ? (x - x) - 87.0f : x;
+  return 1.0f / (1.0f + exp_(-x));
+}
+
+RUM_INLINE Vec<float>::V tanh_(Vec<float>::V x) {
+  typedef Vec<float>::V V;
+  typedef Vec<float>::I I;
+  const V size = reinterpret_cast<V>(reinterpret_cast<I>(x) & 0x7fffffff);
+  const V clamped = size > 43.0f ? (x - x) + 43.0f : size;
+  const V large = 1.0f - 2.0f / (exp_(clamped + clamped) + 1.0f);
+  const V z = x * x;
+  V small = z * -5.70498872745e-3f + 2.06390887954e-2f;
+  small = small * z - 5.37397155531e-2f;
+  small = small * z + 1.33314422036e-1f;
+  small = small * z - 3.33332819422e-1f;
+  small = small * z * x + x;
+  const V sign = reinterpret_cast<V>(reinterpret_cast<I>(x) & int32_t(0x80000000u));
+  const V signed_large = reinterpret_cast<V>(reinterpret_cast<I>(large) | reinterpret_cast<I>(sign));
+  return size > 0.625f ? signed_large : small;
+}
+
+RUM_INLINE Vec<double>::V sigmoid(Vec<double>::V x) {
+  for (Int i = 0; i < Size<double>::width; ++i) x[i] = 1.0 / (1.0 + exp(-x[i]));
+  return x;
+}
+
+RUM_INLINE Vec<double>::V tanh_(Vec<double>::V x) {
+  for (Int i = 0; i < Size<double>::width; ++i) x[i] = tanh(x[i]);
+  return x;
+}
+
+template <class T>
+RUM_INLINE typename Vec<T>::V magnitude(typename Vec<T>::V x) {
+  const typename Vec<T>::V zero = {};
+  return x < zero ? -x : x;
+}
+
+template <class T, int A>
+RUM_INLINE typename Vec<T>::V activate(typename Vec<T>::V z) {
+  const typename Vec<T>::V zero = {};
+  switch (A) {
+    case kRelu: return z < zero ? zero : z;
+    case kTanh: return tanh_(z);
+    case kSigmoid: return sigmoid(z);
+    case kSoftsign: return z / (magnitude<T>(z) + T(1));
+    default: return z;
+  }
+}
+
+// f'(z) from f(z).
+template <class T, int A>
+RUM_INLINE typename Vec<T>::V slope(typename Vec<T>::V f) {
+  const typename Vec<T>::V zero = {};
+  switch (A) {
+    case kRelu: return f > zero ? zero + T(1) : zero;
+    case kTanh: return T(1) - f * f;
+    case kSigmoid: return f * (T(1) - f);
+    case kSoftsign: {
+      const typename Vec<T>::V rest = T(1) - magnitude<T>(f);
+      return rest * rest;
+    }
+    default: return zero + T(1);
+  }
+}
+
+// ---------------------------------------------------------------- products
+
+// c = (c or bias) + a1 b1 + a2 b2 for R rows and V vectors of columns; b1 and b2 lie one after the
+// other in one packed panel.
+template <class T, int R, int V>
+static void tile(
+    const T* a1, Int lda1, Int k1, const T* a2, Int lda2, Int k2, const T* b, const T* bias, T* c,
+    Int ldc) {
+  constexpr Int width = Size<T>::width;
+  typename Vec<T>::V acc[R][V];
+  RUM_UNROLL
+  for (int i = 0; i < R; ++i) {
+    RUM_UNROLL
+    for (int j = 0; j < V; ++j) acc[i][j] = load(bias ? bias + j * width : c + i * ldc + j * width);
+  }
+  const T* a = a1;
+  Int lda = lda1;
+  for (int part = 0; part < 2; ++part) {
+    const Int depth = part ? k2 : k1;
+    for (Int k = 0; k < depth; ++k) {
+      typename Vec<T>::V column[V];
+      RUM_UNROLL
+      for (int j = 0; j < V; ++j) column[j] = load(b + j * width);
+      b += V * width;
+      RUM_UNROLL
+      for (int i = 0; i < R; ++i) {
+        RUM_UNROLL
+        for (int j = 0; j < V; ++j) acc[i][j] += column[j] * a[i * lda + k];
+      }
+    }
+    a = a2;
+    lda = lda2;
+  }
+  RUM_UNROLL
+  for (int i = 0; i < R; ++i) {
+    RUM_UNROLL
+    for (int j = 0; j < V; ++j) store(c + i * ldc + j * width, acc[i][j]);
+  }
+}
+
+template <class T, int R, int V>
+struct TileRows {
+  static void run(
+      Int rows, const T* a1, Int lda1, Int k1, const T* a2, Int lda2, Int k2, const T* b,
+      const T* bias, T* c, Int ldc) {
+    if (rows == R)
+      tile<T, R, V>(a1, lda1, k1, a2, lda2, k2, b, bias, c, ldc);
+    else
+      TileRows<T, R - 1, V>::run(rows, a1, lda1, k1, a2, lda2, k2, b, bias, c, ldc);
+  }
+};
+template <class T, int V>
+struct TileRows<T, 0, V> {
+  static void run(
+      Int, const T*, Int, Int, const T*, Int, Int, const T*, const T*, T*, Int) {}
+};
+
+// The same for all rows and columns; columns a multiple of the vector width.
+template <class T>
+static void product(
+    Int rows, const T* a1, Int lda1, Int k1, const T* a2, Int lda2, Int k2, const T* packed,
+    Int columns, const T* bias, T* c, Int ldc) {
+  constexpr Int width = Size<T>::width, panel = Size<T>::panel;
+  const Int groups = (rows + RUM_TILE_ROWS - 1) / RUM_TILE_ROWS;
+  for (Int j = 0; j < columns; j += panel) {
+    const bool whole = columns - j >= panel;
+    Int row = 0;
+    for (Int group = 0; group < groups; ++group) {
+      const Int end = rows * (group + 1) / groups;
+      auto run = whole ? TileRows<T, RUM_TILE_ROWS, 2>::run : TileRows<T, RUM_TILE_ROWS, 1>::run;
+      run(end - row, k1 ? a1 + row * lda1 : a1, lda1, k1, a2 + row * lda2, lda2, k2, packed,
+          bias ? bias + j : nullptr, c + row * ldc + j, ldc);
+      row = end;
+    }
+    packed += (k1 + k2) * (whole ? panel : width);
+  }
+}
+
+template <class T, class Fetch>
+static void pack(Int depth, Int columns, T* packed, Fetch fetch) {
+  constexpr Int panel = Size<T>::panel;
+  for (Int j = 0; j < columns; j += panel) {
+    const Int wide = columns - j < panel ? columns - j : panel;
+    for (Int k = 0; k < depth; ++k)
+      for (Int i = 0; i < wide; ++i) *packed++ = fetch(k, j + i);
+  }
+}
+
+template <class T>
+static void pack_rows(
+    const T* ih, Int inputs, const T* hh, Int size, Int gates, Int ld, T* packed) {
+  pack(inputs + (hh ? size : 0), gates * ld, packed, [=](Int k, Int column) -> T {
+    const Int gate = column / ld, unit = column % ld;
+    if (unit >= size) return 0;
+    const Int row = gate * size + unit;
+    return k < inputs ? ih[row * inputs + k] : hh[row * size + k - inputs];
+  });
+}
+
+template <class T>
+static void pack_columns(const T* hh, Int size, Int gates, Int ld, T* packed) {
+  pack(gates * ld, ld, packed, [=](Int k, Int column) -> T {
+    const Int gate = k / ld, unit = k % ld;
+    return unit < size && column < size ? hh[(gate * size + unit) * size + column] : T(0);
+  });
+}
+
+// c += a w' with w as it is, (columns, depth): for so few rows that packing w would cost more.
+template <class T, int R, int C>
+static void dot_tile(const T* a, Int lda, Int depth, const T* w, Int ldw, T* c, Int ldc) {
+  constexpr Int width = Size<T>::width;
+  typename Vec<T>::V acc[R][C] = {};
+  Int k = 0;
+  for (; k + width <= depth; k += width) {
+    typename Vec<T>::V left[R];
+    RUM_UNROLL
+    for (int i = 0; i < R; ++i) left[i] = load(a + i * lda + k);
+    RUM_UNROLL
+    for (int j = 0; j < C; ++j) {
+      const typename Vec<T>::V right = load(w + j * ldw + k);
+      RUM_UNROLL
+      for (int i = 0; i < R; ++i) acc[i][j] += left[i] * right;
+    }
+  }
+  for (int i = 0; i < R; ++i)
+    for (int j = 0; j < C; ++j) {
+      T total = sum<T>(acc[i][j]);
+      for (Int rest = k; rest < depth; ++rest) total += a[i * lda + rest] * w[j * ldw + rest];
+      c[i * ldc + j] += total;
+    }
+}
+
+template <class T>
+static void dot_product(
+    Int rows, const T* a, Int lda, Int depth, const T* w, Int columns, T* c, Int ldc) {
+  for (Int j = 0; j < columns;) {
+    const Int wide = columns - j >= 4 ? 4 : 1;
+    for (Int i = 0; i < rows;) {
+      const Int left = rows - i;
+      const Int high = left == 4 ? 2 : left < 3 ? left : 3;
+      const T* from = a + i * lda;
+      T* to = c + i * ldc + j;
+      const T* right = w + j * depth;
+      if (wide == 4) {
+        if (high == 3) dot_tile<T, 3, 4>(from, lda, depth, right, depth, to, ldc);
+        if (high == 2) dot_tile<T, 2, 4>(from, lda, depth, right, depth, to, ldc);
+        if (high == 1) dot_tile<T, 1, 4>(from, lda, depth, right, depth, to, ldc);
+      } else {
+        for (Int r = 0; r < high; ++r)
+          dot_tile<T, 1, 1>(from + r * lda, lda, depth, right, depth, to + r * ldc, ldc);
+      }
+      i += high;
+    }
+    j += wide;
+  }
+}
+
+// ---------------------------------------------------------------- rows
+
+template <class T>
+RUM_INLINE void zero(T* to, Int from, Int end) {
+  for (Int i = from; i < end; ++i) to[i] = 0;
+}
+
+template <class T>
+RUM_INLINE void copy_padded(T* to, const T* from, Int size, Int ld) {
+  memcpy(to, from, size * sizeof(T));
+  zero(to, size, ld);
+}
+
+template <class T>
+RUM_INLINE T dot(Int ld, const T* a, const T* b) {
+  typename Vec<T>::V acc = {};
+  for (Int i = 0; i < ld; i += Size<T>::width) acc += load(a + i) * load(b + i);
+  return sum<T>(acc);
+}
+
+// v -= 2 (x . v) x
+template <class T>
+RUM_INLINE void reflect(Int ld, const T* x, T* v) {
+  const T twice = 2 * dot(ld, x, v);
+  for (Int i = 0; i < ld; i += Size<T>::width) store(v + i, load(v + i) - load(x + i) * twice);
+}
+
+// The unit vectors p and s of H_s H_p from e and tau, as the scalars say; zero for the identity.
+template <class T>
+static void plane(Int size, Int ld, const T* e, const T* tau, const T* scalars, T* p, T* s) {
+  const T inverse_e = scalars[kInverseE], inverse_tau = scalars[kInverseTau];
+  const T inverse_w = scalars[kNormW2];
+  const int kind = int(scalars[kKind]);
+  if (kind == kIdentity) {
+    zero(p, 0, ld);
+    zero(s, 0, ld);
+    return;
+  }
+  for (Int i = 0; i < ld; i += Size<T>::width) {
+    const typename Vec<T>::V unit = load(e + i) * inverse_e;
+    store(p + i, unit);
+    store(s + i, (unit + load(tau + i) * inverse_tau) * inverse_w);
+  }
+  if (kind == kHalfTurn) {
+    Int least = 0;
+    for (Int i = 1; i < size; ++i)
+      if (fabs(double(p[i])) < fabs(double(p[least]))) least = i;
+    const T along = p[least];
+    for (Int i = 0; i < ld; ++i) s[i] = (i == least ? T(1) : T(0)) - along * p[i];
+    const T norm = root(dot(ld, s, s));
+    const T inverse = T(1) / (norm < T(0.5) ? T(0.5) : norm);
+    for (Int i = 0; i < ld; ++i) s[i] *= inverse;
+  }
+}
+
+// Fill in kKind, kInverseE, kInverseTau and, with |w| taken from the vector, kNormW2 = 1 / |w|.
+template <class T>
+static void measure(
+    Int size, Int ld, const T* e, const T* tau, T square_e, T square_tau, T* scalars) {
+  const T norm_e = root(square_e), norm_tau = root(square_tau);
+  const T floor = Limits<T>::eps * Limits<T>::eps;
+  const bool turns = size > 1 && norm_e > floor && norm_tau > floor;
+  scalars[kKind] = turns ? kFromVectors : kIdentity;
+  scalars[kInverseE] = turns ? 1 / norm_e : T(0);
+  scalars[kInverseTau] = turns ? 1 / norm_tau : T(0);
+  scalars[kNormW2] = 0;
+  if (!turns) return;
+  const T inverse_e = scalars[kInverseE], inverse_tau = scalars[kInverseTau];
+  typename Vec<T>::V acc = {};
+  for (Int i = 0; i < ld; i += Size<T>::width) {
+    const typename Vec<T>::V w = load(e + i) * inverse_e + load(tau + i) * inverse_tau;
+    acc += w * w;
+  }
+  const T norm_w = root(sum<T>(acc));
+  if (norm_w < Limits<T>::root_eps)
+    scalars[kKind] = kHalfTurn;
+  else
+    scalars[kNormW2] = 1 / norm_w;
+}
+
+// Coefficients of Rotation h = h + e[0] e + e[1] tau from the scalars (kFromDots).
+template <class T>
+RUM_INLINE void coefficients(const T* scalars, T* on_e, T* on_tau) {
+  const T k = 2 / scalars[kNormW2];
+  const T along = k * (scalars[kAlpha] + scalars[kBeta]);
+  *on_e = -along * scalars[kInverseE];
+  *on_tau = (2 * scalars[kAlpha] - along) * scalars[kInverseTau];
+}
+
+// lambda = 0: how e + Rotation h is made: base + on_e e + on_tau tau, where base is h or `rotated`.
+template <class T>
+static const T* turn(
+    Int size, Int ld, const T* e, const T* tau, const T* h, T* scalars, T* p, T* s, T* rotated,
+    T* on_e, T* on_tau) {
+  typedef typename Vec<T>::V V;
+  V ee = {}, tt = {}, et = {}, eh = {}, th = {};
+  for (Int i = 0; i < ld; i += Size<T>::width) {
+    const V a = load(e + i), b = load(tau + i), c = load(h + i);
+    ee += a * a;
+    tt += b * b;
+    et += a * b;
+    eh += a * c;
+    th += b * c;
+  }
+  const T norm_e = root(sum<T>(ee)), norm_tau = root(sum<T>(tt));
+  const T floor = Limits<T>::eps * Limits<T>::eps;
+  *on_e = *on_tau = 0;
+  if (!(size > 1 && norm_e > floor && norm_tau > floor)) {
+    for (int i = 0; i < kInverseH; ++i) scalars[i] = 0;
+    scalars[kKind] = kIdentity;
+    return h;
+  }
+  const T inverse_e = 1 / norm_e, inverse_tau = 1 / norm_tau;
+  const T square = 2 * (1 + sum<T>(et) * inverse_e * inverse_tau);
+  if (square >= T(0.125)) {
+    scalars[kKind] = kFromDots;
+    scalars[kInverseE] = inverse_e;
+    scalars[kInverseTau] = inverse_tau;
+    scalars[kNormW2] = square;
+    scalars[kAlpha] = sum<T>(eh) * inverse_e;
+    scalars[kBeta] = sum<T>(th) * inverse_tau;
+    coefficients(scalars, on_e, on_tau);
+    return h;
+  }
+  measure(size, ld, e, tau, sum<T>(ee), sum<T>(tt), scalars);
+  plane(size, ld, e, tau, scalars, p, s);
+  memcpy(rotated, h, ld * sizeof(T));
+  reflect(ld, p, rotated);
+  reflect(ld, s, rotated);
+  return rotated;
+}
+
+// The same from the scalars of the forward pass.
+template <class T>
+static const T* turn_again(
+    Int size, Int ld, const T* e, const T* tau, const T* h, const T* scalars, T* p, T* s, T* rotated,
+    T* on_e, T* on_tau) {
+  const int kind = int(scalars[kKind]);
+  *on_e = *on_tau = 0;
+  if (kind == kIdentity) return h;
+  if (kind == kFromDots) {
+    coefficients(scalars, on_e, on_tau);
+    return h;
+  }
+  plane(size, ld, e, tau, scalars, p, s);
+  memcpy(rotated, h, ld * sizeof(T));
+  reflect(ld, p, rotated);
+  reflect(ld, s, rotated);
+  return rotated;
+}
+
+// h <- u h + (1 - u) f(e + base + on_e e + on_tau tau), u <- sigmoid(u); u null: no gate.
+template <class T, int A>
+struct NewState {
+  static void run(
+      Int ld, const T* e, const T* tau, T* u, const T* base, T on_e, T on_tau, T* h) {
+    typedef typename Vec<T>::V V;
+    const V zeros = {};
+    for (Int i = 0; i < ld; i += Size<T>::width) {
+      const V a = load(e + i);
+      const V z = a + (load(base + i) + a * on_e + load(tau + i) * on_tau);
+      V next = activate<T, A>(z);
+      if (u) {
+        const V gate = sigmoid(load(u + i));
+        store(u + i, gate);
+        next = gate * load(h + i) + (T(1) - gate) * next;
+      }
+      next = magnitude<T>(next) <= T(1e-30) ? zeros : next;
+      store(h + i, next);
+    }
+  }
+};
+
+// grad: to the new state, overwritten by what reaches h past the candidate. Also rho, the gradient
+// to e + Rotation h, that to u before the sigmoid, and the products e.rho and tau.rho.
+template <class T, int A>
+struct CandidateGradient {
+  static void run(
+      Int ld, const T* e, const T* tau, const T* u, const T* base, T on_e, T on_tau, const T* h,
+      T* grad, T* rho, T* grad_u, T* e_rho, T* tau_rho) {
+    typedef typename Vec<T>::V V;
+    const V zeros = {};
+    V er = {}, tr = {};
+    for (Int i = 0; i < ld; i += Size<T>::width) {
+      const V a = load(e + i), b = load(tau + i);
+      const V z = a + (load(base + i) + a * on_e + b * on_tau);
+      const V candidate = activate<T, A>(z);
+      V g = load(grad + i), r;
+      if (u) {
+        const V gate = load(u + i), old = load(h + i);
+        const V next = gate * old + (T(1) - gate) * candidate;
+        g = magnitude<T>(next) <= T(1e-30) ? zeros : g;
+        const V through = g * (T(1) - gate);
+        r = through * slope<T, A>(candidate);
+        store(grad_u + i, through * gate * (old - candidate));
+        store(grad + i, g * gate);
+      } else {
+        g = magnitude<T>(candidate) <= T(1e-30) ? zeros : g;
+        r = g * slope<T, A>(candidate);
+        store(grad + i, zeros);
+      }
+      store(rho + i, r);
+      er += a * r;
+      tr += b * r;
+    }
+    *e_rho = sum<T>(er);
+    *tau_rho = sum<T>(tr);
+  }
+};
+
+template <template <class, int> class Function, class T>
+static auto select(int activation) -> decltype(&Function<T, kNone>::run) {
+  switch (activation) {
+    case kRelu: return Function<T, kRelu>::run;
+    case kTanh: return Function<T, kTanh>::run;
+    case kSigmoid: return Function<T, kSigmoid>::run;
+    case kSoftsign: return Function<T, kSoftsign>::run;
+    default: return Function<T, kNone>::run;
+  }
+}
+
+// lambda = 0: gradients to tau and e, and that to h added, from rho.
+template <class T>
+static void turn_gradient(
+    Int ld, const T* e, const T* tau, const T* h, const T* scalars, const T* rho, T e_rho, T tau_rho,
+    const T* p, const T* s, T* work, T* grad_h, T* grad_tau, T* grad_e) {
+  typedef typename Vec<T>::V V;
+  constexpr Int width = Size<T>::width;
+  const int kind = int(scalars[kKind]);
+  const T inverse_e = scalars[kInverseE], inverse_tau = scalars[kInverseTau];
+  if (kind == kFromDots) {
+    const T square = scalars[kNormW2], alpha = scalars[kAlpha];
+    const T k = 2 / square, along = alpha + scalars[kBeta];
+    const T gp = e_rho * inverse_e, gq = tau_rho * inverse_tau, both = gp + gq;
+    const T mixed = gq * along + alpha * both - square * alpha * gq;
+    const T y_e = (2 * gq - k * both) * inverse_e, y_tau = -k * both * inverse_tau;
+    const T ke = -k * inverse_e, kt = k * inverse_tau;
+    const T e_y = ke * along, e_h = ke * (both - square * gq), e_e = -ke * mixed * inverse_e;
+    const T t_y = kt * (square * alpha - along), t_h = -kt * both;
+    const T t_e = 2 * kt * mixed * inverse_e, t_t = kt * mixed * inverse_tau;
+    for (Int i = 0; i < ld; i += width) {
+      const V a = load(e + i), b = load(tau + i), c = load(h + i), r = load(rho + i);
+      const V y = r + a * y_e + b * y_tau;
+      store(grad_h + i, load(grad_h + i) + y);
+      store(grad_e + i, r + y * e_y + c * e_h + a * e_e);
+      store(grad_tau + i, y * t_y + c * t_h + a * t_e + b * t_t);
+    }
+    return;
+  }
+  if (kind == kIdentity) {
+    for (Int i = 0; i < ld; i += width) {
+      const V r = load(rho + i);
+      store(grad_h + i, load(grad_h + i) + r);
+      store(grad_e + i, r);
+      store(grad_tau + i, V{});
+    }
+    return;
+  }
+  // v = H_p h, x = H_s rho; dL/ds = -2 (s.rho) v - 2 (s.v) rho, dL/dp = -2 (p.x) h - 2 (p.h) x.
+  T *v = work, *x = work + ld;
+  memcpy(v, h, ld * sizeof(T));
+  memcpy(x, rho, ld * sizeof(T));
+  reflect(ld, p, v);
+  reflect(ld, s, x);
+  const T s_rho = dot(ld, s, rho), s_v = dot(ld, s, v), p_x = dot(ld, p, x), p_h = dot(ld, p, h);
+  const T inverse_w = kind == kHalfTurn ? T(0) : scalars[kNormW2];
+  const T keep = kind == kHalfTurn ? T(0) : T(1);
+  for (Int i = 0; i < ld; ++i) {
+    grad_h[i] += x[i] - 2 * p_x * p[i];
+    const T gs = -2 * (s_rho * v[i] + s_v * rho[i]) + 4 * s_rho * s_v * s[i];
+    const T gw = gs * inverse_w;
+    grad_e[i] = -2 * keep * (p_x * h[i] + p_h * x[i]) + gw;
+    grad_tau[i] = gw;
+  }
+  const T along_p = dot(ld, p, grad_e), along_q = dot(ld, tau, grad_tau) * inverse_tau;
+  for (Int i = 0; i < ld; ++i) {
+    grad_e[i] = rho[i] + (grad_e[i] - along_p * p[i]) * inverse_e;
+    grad_tau[i] = (grad_tau[i] - along_q * tau[i] * inverse_tau) * inverse_tau;
+  }
+}
+
+// ---------------------------------------------------------------- the associative memory
+
+// R <- R + c1 p' + c2 s', rotated = (new R) h.
+template <class T>
+static void memory_step(
+    Int size, Int ld, T* memory, const T* p, const T* s, const T* h, T ps, T ph, T sh, T* c1, T* c2,
+    T* rotated) {
+  typedef typename Vec<T>::V V;
+  constexpr Int width = Size<T>::width;
+  for (Int i = 0; i < size; ++i) {
+    T* row = memory + i * ld;
+    V on_p = {}, on_s = {}, on_h = {};
+    for (Int j = 0; j < ld; j += width) {
+      const V r = load(row + j);
+      on_p += r * load(p + j);
+      on_s += r * load(s + j);
+      on_h += r * load(h + j);
+    }
+    const T rp = sum<T>(on_p), rs = sum<T>(on_s), rh = sum<T>(on_h);
+    const T second = -2 * rs, first = -2 * rp + 4 * ps * rs;
+    c1[i] = first;
+    c2[i] = second;
+    rotated[i] = rh + first * ph + second * sh;
+    for (Int j = 0; j < ld; j += width)
+      store(row + j, load(row + j) + load(p + j) * first + load(s + j) * second);
+  }
+  zero(c1, size, ld);
+  zero(c2, size, ld);
+  zero(rotated, size, ld);
+}
+
+template <class T>
+static void memory_product(Int size, Int ld, const T* memory, const T* h, T* rotated) {
+  for (Int i = 0; i < size; ++i) rotated[i] = dot(ld, memory + i * ld, h);
+  zero(rotated, size, ld);
+}
+
+// y = R' rho, then R <- R - c1 p' - c2 s' and rotated = (new R) earlier.
+template <class T>
+static void memory_back(
+    Int size, Int ld, T* memory, const T* rho, const T* p, const T* s, const T* c1, const T* c2,
+    const T* earlier, T* y, T* rotated) {
+  typedef typename Vec<T>::V V;
+  constexpr Int width = Size<T>::width;
+  zero(y, 0, ld);
+  for (Int i = 0; i < size; ++i) {
+    T* row = memory + i * ld;
+    const T weight = rho[i], first = c1[i], second = c2[i];
+    V acc = {};
+    for (Int j = 0; j < ld; j += width) {
+      V r = load(row + j);
+      store(y + j, load(y + j) + r * weight);
+      r = r - load(p + j) * first - load(s + j) * second;
+      store(row + j, r);
+      acc += r * load(earlier + j);
+    }
+    rotated[i] = sum<T>(acc);
+  }
+  zero(rotated, size, ld);
+}
+
+// K <- K + the pending update + y h' - h y', zp = K p, zs = K s. pending: 2 zp, p, 2 zs, s.
+template <class T>
+static void skew_step(
+    Int size, Int ld, T* skew, const T* pending, const T* y, const T* h, const T* p, const T* s,
+    T* zp, T* zs) {
+  typedef typename Vec<T>::V V;
+  constexpr Int width = Size<T>::width;
+  const T *old_zp = pending, *old_p = pending + ld, *old_zs = pending + 2 * ld;
+  const T* old_s = pending + 3 * ld;
+  for (Int i = 0; i < size; ++i) {
+    T* row = skew + i * ld;
+    const T a = y[i], b = h[i], c = old_zp[i], d = old_p[i], e = old_zs[i], f = old_s[i];
+    V on_p = {}, on_s = {};
+    for (Int j = 0; j < ld; j += width) {
+      V r = load(row + j) + load(h + j) * a - load(y + j) * b;
+      r = r - load(old_p + j) * c + load(old_zp + j) * d;
+      r = r - load(old_s + j) * e + load(old_zs + j) * f;
+      store(row + j, r);
+      on_p += r * load(p + j);
+      on_s += r * load(s + j);
+    }
+    zp[i] = sum<T>(on_p);
+    zs[i] = sum<T>(on_s);
+  }
+  zero(zp, size, ld);
+  zero(zs, size, ld);
+}
+
+// G <- (G + rho h') H_p H_s: the gradient to the memory before the step.
+template <class T>
+static void grad_memory_step(
+    Int size, Int ld, T* grad, const T* rho, const T* h, const T* p, const T* s, T ps) {
+  typedef typename Vec<T>::V V;
+  constexpr Int width = Size<T>::width;
+  for (Int i = 0; i < size; ++i) {
+    T* row = grad + i * ld;
+    const T weight = rho[i];
+    V on_p = {}, on_s = {};
+    for (Int j = 0; j < ld; j += width) {
+      const V r = load(row + j) + load(h + j) * weight;
+      store(row + j, r);
+      on_p += r * load(p + j);
+      on_s += r * load(s + j);
+    }
+    const T gp = sum<T>(on_p);
+    const T first = -2 * gp, second = -2 * sum<T>(on_s) + 4 * ps * gp;
+    for (Int j = 0; j < ld; j += width)
+      store(row + j, load(row + j) + load(p + j) * first + load(s + j) * second);
+  }
+}
+
+// ---------------------------------------------------------------- the loop
+
+// tau, u and e of some rows at one time, all that does not wait for h.
+template <class T>
+static void embed(const Loop<T>& c, Int time, Int begin, Int rows, bool few_rows, T* e) {
+  if (c.inputs == 0) {
+    for (Int r = 0; r < rows; ++r)
+      copy_padded(
+          e + r * c.ld, c.x + time * c.x_step + (begin + r) * c.x_row + c.gates * c.size, c.size,
+          c.ld);
+    return;
+  }
+  const T* x = c.x + time * c.x_step + begin * c.x_row;
+  const T* bias = c.bias + c.gates * c.ld;
+  if (few_rows) {
+    for (Int r = 0; r < rows; ++r) memcpy(e + r * c.ld, bias, c.ld * sizeof(T));
+    dot_product(rows, x, c.x_row, c.inputs, c.weight_embed, c.size, e, c.ld);
+  } else {
+    product(
+        rows, x, c.x_row, c.inputs, (const T*)nullptr, Int(0), Int(0), c.weight_embed, c.ld, bias, e,
+        c.ld);
+  }
+}
+
+template <class T>
+static void gate_sums(const Forward<T>& c, Int time, Int begin, Int rows, const T* h, T* sums) {
+  const Int row = c.gates * c.ld;
+  const T* x = c.x + time * c.x_step + begin * c.x_row;
+  if (c.inputs == 0) {
+    for (Int r = 0; r < rows; ++r)
+      for (Int gate = 0; gate < c.gates; ++gate)
+        copy_padded(sums + r * row + gate * c.ld, x + r * c.x_row + gate * c.size, c.size, c.ld);
+  } else if (c.few_rows) {
+    for (Int r = 0; r < rows; ++r) memcpy(sums + r * row, c.bias, row * sizeof(T));
+  }
+  if (!c.few_rows) {
+    product(
+        rows, x, c.x_row, c.inputs, h, c.ld, c.size, c.weights, row, c.inputs ? c.bias : nullptr,
+        sums, row);
+    return;
+  }
+  for (Int gate = 0; gate < c.gates; ++gate) {
+    T* to = sums + gate * c.ld;
+    if (c.inputs)
+      dot_product(
+          rows, x, c.x_row, c.inputs, c.weight_ih + gate * c.size * c.inputs, c.size, to, row);
+    dot_product(rows, h, c.ld, c.size, c.weight_hh + gate * c.size * c.size, c.size, to, row);
+  }
+}
+
+template <class T>
+static Int forward_scratch(const Forward<T>& c, Int rows) {
+  const Int matrix = c.lambda ? c.size * c.ld : 0;
+  return rows * ((c.gates + 2) * c.ld + matrix) + 6 * c.ld + kScalars;
+}
+
+template <class T>
+static void forward(const Forward<T>& c, Int begin, Int end, T* scratch) {
+  const auto new_state = select<NewState, T>(c.activation);
+  const Int rows = end - begin, size = c.size, ld = c.ld, width = c.gates * ld;
+  T* h = scratch;
+  T* e = h + rows * ld;
+  T* own_sums = e + rows * ld;
+  T* p = own_sums + rows * width;
+  T *s = p + ld, *rotated = s + ld, *own_updates = rotated + ld, *own_scalars = own_updates + 2 * ld;
+  T* memory = own_scalars + kScalars + ld; // keeps rows of R aligned as ld is
+  for (Int r = 0; r < rows; ++r) copy_padded(h + r * ld, c.h0 + (begin + r) * size, size, ld);
+  if (c.lambda)
+    for (Int i = 0; i < rows * size; ++i)
+      copy_padded(memory + i * ld, c.memory0 + (begin * size + i) * size, size, ld);
+
+  for (Int step = 0; step < c.steps; ++step) {
+    const Int time = c.time(step), at = time * c.batch + begin;
+    T* sums = c.sums ? c.sums + at * width : own_sums;
+    gate_sums(c, time, begin, rows, h, sums);
+    embed(c, time, begin, rows, c.few_rows, e);
+    for (Int r = 0; r < rows; ++r) {
+      T* state = h + r * ld;
+      T* output = c.outputs + (at + r) * size;
+      T* scalars = c.scalars ? c.scalars + (at + r) * kScalars : own_scalars;
+      if (c.is_padded(time, begin + r)) {
+        zero(output, 0, size);
+        if (c.states) memcpy(c.states + (at + r) * size, state, size * sizeof(T));
+        continue;
+      }
+      const T* embedded = e + r * ld;
+      const T* tau = sums + r * width;
+      T* u = c.gates == 2 ? sums + r * width + ld : nullptr;
+      const T* base = rotated;
+      T on_e = 0, on_tau = 0;
+      if (c.lambda) {
+        measure(size, ld, embedded, tau, dot(ld, embedded, embedded), dot(ld, tau, tau), scalars);
+        plane(size, ld, embedded, tau, scalars, p, s);
+        T* updates = c.updates ? c.updates + (at + r) * 2 * ld : own_updates;
+        memory_step(
+            size, ld, memory + r * size * ld, p, s, state, dot(ld, p, s), dot(ld, p, state),
+            dot(ld, s, state), updates, updates + ld, rotated);
+      } else {
+        base = turn(size, ld, embedded, tau, state, scalars, p, s, rotated, &on_e, &on_tau);
+      }
+      new_state(ld, embedded, tau, u, base, on_e, on_tau, state);
+      if (c.activation == kSigmoid) zero(state, size, ld);
+      if (c.eta != 0) {
+        const T norm = root(dot(ld, state, state));
+        const bool floored = norm < T(1e-12);
+        const T inverse = floored ? T(1e12) : 1 / norm;
+        scalars[kInverseH] = floored ? -inverse : inverse;
+        for (Int i = 0; i < ld; ++i) state[i] = c.eta * (state[i] * inverse);
+      }
+      memcpy(output, state, size * sizeof(T));
+      if (c.states && c.states != c.outputs)
+        memcpy(c.states + (at + r) * size, state, size * sizeof(T));
+    }
+  }
+
+  for (Int r = 0; r < rows; ++r) memcpy(c.h_last + (begin + r) * size, h + r * ld, size * sizeof(T));
+  if (c.lambda)
+    for (Int i = 0; i < rows * size; ++i)
+      memcpy(c.memory_last + (begin * size + i) * size, memory + i * ld, size * sizeof(T));
+}
+
+// The state before a step.
+template <class T>
+RUM_INLINE const T* state_before(const Loop<T>& c, Int step, Int row) {
+  return step == 0 ? c.h0 + row * c.size
+                   : c.states + (c.time(step - 1) * c.batch + row) * c.size;
+}
+
+// The last step before `step` at which a row is not padded; -1: there is none.
+template <class T>
+RUM_INLINE Int step_before(const Loop<T>& c, Int step, Int row) {
+  do --step;
+  while (step >= 0 && c.is_padded(c.time(step), row));
+  return step;
+}
+
+template <class T>
+static Int backward_scratch(const Backward<T>& c, Int rows) {
+  return (rows + 12) * c.ld;
+}
+
+template <class T>
+static void backward(
+    const Backward<T>& c, Int first, Int last, Int begin, Int end, T* scratch) {
+  const auto candidate_gradient = select<CandidateGradient, T>(c.activation);
+  const Int rows = end - begin, size = c.size, ld = c.ld, width = c.gates * ld, row = width + ld;
+  T* e = scratch;
+  T* h = e + rows * ld;
+  T *rho = h + ld, *p = rho + ld, *s = p + ld, *work = s + ld; // work: 4 * ld
+  T *y = work + 4 * ld, *zp = y + ld, *zs = zp + ld, *earlier = zs + ld;
+  const Int low = c.reverse ? c.time(last - 1) : first; // the first time of the chunk
+
+  if (c.lambda && last == c.steps)
+    for (Int b = begin; b < end; ++b) {
+      const Int step = step_before(c, c.steps, b);
+      if (step < 0) continue;
+      copy_padded(h, state_before(c, step, b), size, ld);
+      memory_product(size, ld, c.memory + b * size * ld, h, c.rotated + b * ld);
+    }
+
+  for (Int step = last - 1; step >= first; --step) {
+    const Int time = c.time(step), at = time * c.batch + begin;
+    T* grads = c.grad_sums + ((time - low) * c.batch + begin) * row;
+    embed(c, time, begin, rows, false, e);
+    for (Int r = 0; r < rows; ++r) {
+      const Int b = begin + r;
+      T* grad = c.grad_h + b * ld;
+      T* grad_tau = grads + r * row;
+      T* grad_e = grad_tau + width;
+      if (c.is_padded(time, b)) {
+        zero(grad_tau, 0, row);
+        continue;
+      }
+      if (c.grad_outputs) {
+        const T* from = c.grad_outputs + time * c.grad_step + b * c.grad_row;
+        if (c.grad_unit)
+          for (Int i = 0; i < size; ++i) grad[i] += from[i];
+        else
+          for (Int i = 0; i < size; ++i) grad[i] += *from;
+      }
+      const T* scalars = c.scalars + (at + r) * kScalars;
+      if (c.eta != 0) {
+        // h = eta h_new / n: dL/dh_new = eta / n (g - (g.h) h / eta^2)
+        const T inverse = scalars[kInverseH];
+        copy_padded(h, c.states + (at + r) * size, size, ld);
+        const T along = inverse < 0 ? T(0) : dot(ld, h, grad) / (c.eta * c.eta);
+        const T scale = c.eta * (inverse < 0 ? -inverse : inverse);
+        for (Int i = 0; i < ld; ++i) grad[i] = scale * (grad[i] - along * h[i]);
+      }
+      copy_padded(h, state_before(c, step, b), size, ld);
+      const T* embedded = e + r * ld;
+      const T* tau = c.sums + (at + r) * width;
+      const T* u = c.gates == 2 ? tau + ld : nullptr;
+      const T* base;
+      T on_e = 0, on_tau = 0, e_rho, tau_rho;
+      if (c.lambda)
+        base = c.rotated + b * ld;
+      else
+        base = turn_again(size, ld, embedded, tau, h, scalars, p, s, work, &on_e, &on_tau);
+      candidate_gradient(
+          ld, embedded, tau, u, base, on_e, on_tau, h, grad, rho, grad_tau + ld, &e_rho, &tau_rho);
+      if (!c.lambda) {
+        turn_gradient(
+            ld, embedded, tau, h, scalars, rho, e_rho, tau_rho, p, s, work, grad, grad_tau, grad_e);
+        continue;
+      }
+      plane(size, ld, embedded, tau, scalars, p, s);
+      const Int before = step_before(c, step, b);
+      if (before >= 0)
+        copy_padded(earlier, state_before(c, before, b), size, ld);
+      else
+        zero(earlier, 0, ld);
+      const T* updates = c.updates + (at + r) * 2 * ld;
+      memory_back(
+          size, ld, c.memory + b * size * ld, rho, p, s, updates, updates + ld, earlier, y,
+          c.rotated + b * ld);
+      T* pending = c.pending + b * 4 * ld;
+      skew_step(size, ld, c.skew + b * size * ld, pending, y, h, p, s, zp, zs);
+      const T ps = dot(ld, p, s), zps = dot(ld, zp, s);
+      const int kind = int(scalars[kKind]);
+      const T inverse_e = scalars[kInverseE], inverse_tau = scalars[kInverseTau];
+      const T inverse_w = scalars[kNormW2]; // 0 for a half turn
+      const T keep = kind == kHalfTurn ? T(0) : T(1);
+      for (Int i = 0; i < ld; ++i) {
+        zs[i] = zs[i] - 2 * ps * zp[i] + 2 * zps * p[i];
+        grad[i] += y[i];
+        grad_tau[i] = -2 * inverse_w * zs[i];
+      }
+      const T along_p = dot(ld, p, grad_tau), along_q = dot(ld, tau, grad_tau) * inverse_tau;
+      for (Int i = 0; i < ld; ++i) {
+        const T gw = grad_tau[i];
+        grad_e[i] = rho[i] + (gw - 2 * keep * zp[i] - along_p * p[i]) * inverse_e;
+        grad_tau[i] = (gw - along_q * inverse_tau * tau[i]) * inverse_tau;
+        pending[i] = 2 * zp[i];
+        pending[ld + i] = p[i];
+        pending[2 * ld + i] = 2 * zs[i];
+        pending[3 * ld + i] = s[i];
+      }
+      if (c.grad_memory)
+        grad_memory_step(size, ld, c.grad_memory + b * size * ld, rho, h, p, s, ps);
+    }
+    if (step > 0 || c.past_first)
+      product(
+          rows, (const T*)nullptr, Int(0), Int(0), (const T*)grads, row, width, c.weights, ld,
+          (const T*)nullptr, c.grad_h + begin * ld, ld);
+  }
+}
+
+#define RUM_STRINGIFY(x) #x
+#define RUM_NAME(x) RUM_STRINGIFY(x)
+
+template <class T>
+Kernels<T> table() {
+  return {RUM_NAME(RUM_ISA), Size<T>::width,  forward_scratch<T>, backward_scratch<T>,
+          forward<T>,        backward<T>,     pack_rows<T>,       pack_columns<T>};
+}
+
+} // namespace
+
+const Kernels<float>& kernels_float() {
+  static const Kernels<float> kernels = table<float>();
+  return kernels;
+}
+
+const Kernels<double>& kernels_double() {
+  static const Kernels<double> kernels = table<double>();
+  return kernels;
+}
+
+} // namespace RUM_ISA
+} // namespace rum
