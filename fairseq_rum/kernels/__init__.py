@@ -4,7 +4,7 @@
 the unit's name, in order of preference. ``naive`` runs every unit.
 """
 
-from fairseq_rum.kernels import torch_rnn  # noqa: F401  (registers the kernels of lstm and gru)
+from fairseq_rum.kernels import rum, torch_rnn  # noqa: F401  (they register their kernels)
 from fairseq_rum.kernels.dispatch import (
     BACKENDS,
     Kernel,

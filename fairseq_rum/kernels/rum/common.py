@@ -1,0 +1,79 @@
+"""What the hand-derived loops share: autocast, activations, refusal of second derivatives."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, NoReturn, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+TINY = {torch.float32: 1e-37, torch.float64: 1e-300}
+"""Added to |tau|^2 before the reciprocal root: keeps tau = 0 finite, and changes no other row."""
+
+NEAR_ANTIPARALLEL = 1.0 / 16.0
+"""Below this, 1 + cos is taken from |p + q|^2 / 2: the sum of products has cancelled by then."""
+
+
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """float64 for float64, else float32: what reductions and rotations are computed in."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def autocast_dtype(device: torch.device) -> Optional[torch.dtype]:
+    """The dtype of matrix products under torch.autocast on this device; None outside of it."""
+    if device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type):
+        return torch.get_autocast_dtype(device.type)
+    return None
+
+
+def _tanh_slope(c: Tensor) -> Tensor:
+    return 1 - c * c
+
+
+def _sigmoid_slope(c: Tensor) -> Tensor:
+    return c * (1 - c)
+
+
+def _softsign_slope(c: Tensor) -> Tensor:
+    return (1 - c.abs()).square()
+
+
+def _relu_slope(c: Tensor) -> Tensor:
+    return (c > 0).to(c.dtype)
+
+
+SLOPES: Dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": _relu_slope,
+    "tanh": _tanh_slope,
+    "sigmoid": _sigmoid_slope,
+    "softsign": _softsign_slope,
+    "none": torch.ones_like,
+}
+"""f'(z) as a function of f(z), which is what the loops keep."""
+
+
+class _FirstOrderOnly(torch.autograd.Function):
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, marker: Tensor, *gradients: Optional[Tensor]
+    ) -> Tuple[Optional[Tensor], ...]:
+        return tuple(None if g is None else g.view_as(g) for g in gradients)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Optional[Tensor]) -> NoReturn:  # type: ignore[override]
+        raise RuntimeError(
+            "the fused loops of RUM have first derivatives only: "
+            "second derivatives need the backend naive"
+        )
+
+
+def first_order_only(gradients: Tuple[Optional[Tensor], ...]) -> Tuple[Optional[Tensor], ...]:
+    """The gradients as they are, but differentiating them raises instead of giving zeros.
+
+    torch's ``once_differentiable`` says so only where the incoming gradient needs a gradient, which
+    it does not in ``autograd.grad(loss, x, create_graph=True)``: a gradient penalty would be
+    left out silently.
+    """
+    if not torch.is_grad_enabled():  # no create_graph
+        return gradients
+    return _FirstOrderOnly.apply(torch.empty(0, requires_grad=True), *gradients)
