@@ -57,9 +57,9 @@ def log_value(caplog, logger, name):
     return float(lines[-1].split(name)[1].split()[0].rstrip(",|"))
 
 
-def test_training_learns_and_evaluation_agrees(char_data, tmp_path, caplog):
+def test_training_learns_and_evaluation_agrees(char_data, tmp_path, caplog, capsys):
     caplog.set_level(logging.INFO)
-    checkpoint = train(char_data, tmp_path, "--max-epoch", 8, "--sentence-avg")
+    checkpoint = train(char_data, tmp_path, "--max-epoch", 5, "--sentence-avg")
     valid = log_value(caplog, "valid", "bpc ")
     assert valid < 3.0 < math.log2(24)
     loss = log_value(caplog, "valid", "| loss ")
@@ -68,15 +68,16 @@ def test_training_learns_and_evaluation_agrees(char_data, tmp_path, caplog):
     assert loss == pytest.approx(valid * tokens / rows, rel=1e-3), "--sentence-avg divides by rows"
 
     common = [char_data, "--user-dir", USER_DIR, "--task", "stateful_language_modeling", "--cpu"]
-    run_fairseq("validate", *common, "--path", checkpoint, "--batch-size", ROWS,
-                "--valid-subset", "valid", "--no-progress-bar")  # fmt: skip
-    assert log_value(caplog, "valid", "bpc ") == valid
-
     run_fairseq("eval-lm", *common, "--path", checkpoint, "--gen-subset", "valid",
                 "--tokens-per-sample", WINDOW, "--no-progress-bar")  # fmt: skip
     message = next(r.getMessage() for r in caplog.records if "Loss (base 2)" in r.getMessage())
     assert float(message.split(": ")[1].split(",")[0]) == pytest.approx(valid, abs=1e-4)
     assert any(f"Evaluated {tokens:,} tokens" in r.getMessage() for r in caplog.records)
+
+    run_fairseq("validate", *common, "--path", checkpoint, "--batch-size", ROWS,
+                "--valid-subset", "valid", "--no-progress-bar")  # fmt: skip
+    # This command takes over the root logger.
+    assert f"| bpc {valid:g} |" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("unit", registered_cells())
@@ -202,7 +203,8 @@ def test_batch_one_covers_the_same_text(trained, char_data, caplog):
 
 def test_fairseqs_own_task(char_data, tmp_path, caplog):
     caplog.set_level(logging.INFO)
-    extra = ["--max-epoch", 2, "--sample-break-mode", "eos"]
+    # fairseq 0.12.3 drops the last batch of an evaluation with its default multiple of 8.
+    extra = ["--max-epoch", 2, "--sample-break-mode", "eos", "--required-batch-size-multiple", 1]
     checkpoint = train(char_data, tmp_path, *extra, task="language_modeling")
     valid = log_value(caplog, "valid", "bpc ")
     run_fairseq(
