@@ -16,6 +16,9 @@ if _compat.fairseq_installed():
     except ImportError as _error:  # the layers still work; what needs fairseq says so again
         _warnings.warn(str(_error), stacklevel=2)
     else:
+        from fairseq_rum.errors import show_input_errors_as_sentences as _show_sentences
+
         _compat.apply()
+        _show_sentences()
         from fairseq_rum import criterions, models, tasks  # noqa: F401
         from fairseq_rum.data import encoders  # noqa: F401

@@ -5,8 +5,6 @@ constructor under that name. None (or False for a switch) means "not given", so 
 given for a unit that the model does not use can be refused instead of being ignored.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, Optional
@@ -101,5 +99,6 @@ def build_unit(cfg: Any, unit: str, input_size: int, hidden_size: int) -> Recurr
 
 def _given_options(cfg: Any) -> Iterable[dataclasses.Field]:
     for entry in dataclasses.fields(UnitConfig):
-        if "unit" in entry.metadata and getattr(cfg, entry.name, None) not in (None, False):
+        value = getattr(cfg, entry.name, None)
+        if "unit" in entry.metadata and value is not None and value is not False:
             yield entry
