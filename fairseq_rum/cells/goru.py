@@ -100,8 +100,8 @@ class GORUCell(RecurrentCell):
             gates = F.linear(h, self.weight_hh)
             rotated = self.rotations(h, *self.derived).to(h.dtype)
         r, g = torch.sigmoid(projected[..., :n] + gates).chunk(2, dim=-1)
-        candidate = torch.addcmul(projected[..., n:], r, rotated)
-        h = torch.lerp(modrelu(candidate, self.bias[n:]), h, g)
+        candidate = modrelu(torch.addcmul(projected[..., n:], r, rotated), self.bias[n:])
+        h = torch.addcmul(candidate, g, h - candidate)
         return h, (h,)
 
     def extra_repr(self) -> str:

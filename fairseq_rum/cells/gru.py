@@ -106,7 +106,8 @@ class GRUCell(RecurrentCell):
         candidate = torch.addcmul(projected[..., n:], r, recurrent[..., n:])
         if self.layer_norm:
             candidate = block_layer_norm(candidate, 1, self.norm_gain[n:], self.norm_shift[n:])
-        new = torch.lerp(torch.tanh(candidate), h, z)
+        candidate = torch.tanh(candidate)
+        new = torch.addcmul(candidate, z, h - candidate)
         new = apply_zoneout(new, h, self.zoneout, self.training)
         return new, (new,)
 

@@ -3,7 +3,8 @@ r"""modReLU, the activation of unitary networks: it changes the modulus and keep
 Arjovsky et al. (ICML 2016): :math:`\mathrm{modReLU}_b(z) = \mathrm{ReLU}(|z| + b) \, z / |z|`.
 
 At z = 0, where that has no value, it is zero here. For b > 0 it jumps there: the direction of a
-small z decides on a result of modulus b.
+small z decides on a result of modulus b. For complex numbers a modulus below ``MODULUS_FLOOR``
+counts as that, which makes the function continuous and bounds its gradient by b / floor.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# |z| below this is divided by this: the gradient for b > 0 stays below b / floor.
 MODULUS_FLOOR = 1e-5
 
 
@@ -38,5 +38,11 @@ def modrelu_pairs(z: Tensor, bias: Tensor) -> Tensor:
     Returns:
         The activated values, of the shape of z.
     """
-    modulus = torch.linalg.vector_norm(z, dim=-2, keepdim=True)
-    return z * (torch.relu(modulus + bias) / modulus.clamp_min(MODULUS_FLOOR))
+    dtype = z.dtype
+    if dtype == torch.float16:  # where the square of the floor is zero
+        z = z.float()
+    # Far faster on CPU than a norm over the second last dimension, and no NaN behind a zero.
+    real, imag = z.unbind(-2)
+    squares = torch.addcmul(real * real, imag, imag).clamp_min(MODULUS_FLOOR**2)
+    modulus = squares.sqrt().unsqueeze(-2)
+    return (z * (torch.relu(modulus + bias) / modulus)).to(dtype)

@@ -4,7 +4,8 @@
 the unit's name, in order of preference. ``naive`` runs every unit.
 """
 
-from fairseq_rum.kernels import rum, torch_rnn  # noqa: F401  (they register their kernels)
+# They register their kernels.
+from fairseq_rum.kernels import fast_weights, rum, torch_rnn, weinet  # noqa: F401
 from fairseq_rum.kernels.dispatch import (
     BACKENDS,
     Kernel,

@@ -24,6 +24,8 @@ class _TorchKernel(Kernel):
             return "no padding mask"
         if x.shape[1] == 0:
             return "no empty sequence"
+        if x.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+            return "no autocast on CPUs, which may lack the instructions"
         return None
 
     def __call__(
