@@ -5,5 +5,6 @@ from fairseq_rum.compat import require_fairseq
 require_fairseq()
 
 from fairseq_rum.models.rum_lm import RumLanguageModel  # noqa: E402
+from fairseq_rum.models.rum_memory import RumMemory  # noqa: E402
 
-__all__ = ["RumLanguageModel"]
+__all__ = ["RumLanguageModel", "RumMemory"]
