@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 out=demo
+export PYTHONWARNINGS=ignore # what fairseq's dependencies will change one day
 user_dir=$(fairseq-rum user-dir)
 rm -rf "$out"
 mkdir -p "$out"
@@ -37,9 +38,9 @@ fairseq-train "$out/data-bin" --user-dir "$user_dir" \
     --optimizer adam --lr 0.004 --clip-norm 5 --lr-scheduler cosine --warmup-updates 50 \
     --max-update "${DEMO_UPDATES:-1300}" --validate-interval-updates 130 --no-epoch-checkpoints \
     --best-checkpoint-metric bpc --save-dir "$out/checkpoints" --log-format tqdm --log-interval 10 \
-    --num-workers 0 --cpu --seed 1 2>"$out/progress.log" | tee "$out/train.log" |
-    grep --line-buffered -E "valid on|num. shared model params|backend" |
-    sed -uE 's/^.*(num. shared model params: [0-9,]+).*$/\1/; s/^.*(epoch [0-9]+).*(bpc [0-9.]+).*(num_updates [0-9]+).*$/\1  valid \2  \3/'
+    --num-workers 0 --cpu --seed 1 | tee "$out/train.log" |
+    sed -unE 's/^.*(num. shared model params: [0-9,]+).*$/\1/p; s/^.*(unit .*: backend .* takes .*)$/\1/p
+              s/^.*(epoch [0-9]+).*valid on.*(bpc [0-9.]+).*(num_updates [0-9]+).*$/\1  valid \2  \3/p'
 
 echo '== 4. fairseq-eval-lm on the test split'
 fairseq-eval-lm "$out/data-bin" --user-dir "$user_dir" --task stateful_language_modeling \
