@@ -1,6 +1,13 @@
 """RUM's loop: ``triton`` (CUDA), ``cpp`` (CPU), ``fused`` (PyTorch, everywhere), best first."""
 
+from typing import Dict
+
 from fairseq_rum.kernels.dispatch import register_kernel
+from fairseq_rum.kernels.rum.base import RumKernel
+from fairseq_rum.kernels.rum.cpp import CppKernel
 from fairseq_rum.kernels.rum.fused import FusedKernel
 
-register_kernel("rum", "fused", FusedKernel())
+KERNELS: Dict[str, RumKernel] = {"cpp": CppKernel(), "fused": FusedKernel()}
+
+for _name, _kernel in KERNELS.items():
+    register_kernel("rum", _name, _kernel)

@@ -25,6 +25,11 @@ class RumKernel(Kernel):
     A subclass with an ``unsupported`` of its own asks the one here too.
     """
 
+    @staticmethod
+    def settings(cell: RecurrentCell) -> RumSettings:
+        """The options of that cell."""
+        return RumSettings(cell.lambda_, cell.eta, cell.activation, cell.update_gate)
+
     def unsupported(
         self, cell: RecurrentCell, x: Tensor, state: State, padding_mask: Optional[Tensor]
     ) -> Optional[str]:
@@ -73,6 +78,6 @@ class RumKernel(Kernel):
             cell.weight_hh,
             None if padding_mask is None else padding_mask.t(),
             reverse,
-            RumSettings(cell.lambda_, cell.eta, cell.activation, cell.update_gate),
+            self.settings(cell),
         )
         return outputs.transpose(0, 1), (h,) if memory is None else (h, memory)

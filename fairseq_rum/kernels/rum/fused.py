@@ -434,7 +434,7 @@ class _ForwardPass:
 class _BackwardPass:
     """The gradients of one run; see the module's equations.
 
-    The coefficients of the vectors in de, dtau and dh are linear in e.rho and tau.rho, so
+    The coefficients of the vectors in de, dtau and dh are linear in gp and gq, so
     that all that multiplies these two is computed for all steps together.
     """
 
@@ -459,7 +459,8 @@ class _BackwardPass:
         self.ones = torch.ones(self.n, dtype=self.dtype, device=weight.device)
         terms, sums = self._new(2, self.batch, self.n), self._new(2 * self.batch)
         self.terms, self.terms_flat = terms.unbind(0), terms.view(2 * self.batch, self.n)
-        self.sums_flat, self.sums = sums, sums.view(2, self.batch, 1).unbind(0)
+        self.sum_pair = sums.view(2, self.batch, 1)
+        self.sums_flat, self.sums = sums, self.sum_pair.unbind(0)
         self.sum_flat = sums[: self.batch]
         self.y = self._new(self.batch, self.n)
 
@@ -476,30 +477,30 @@ class _BackwardPass:
         return torch.empty(shape, dtype=dtype or self.dtype, device=self.weight.device)
 
     def _prepare_linear(self) -> None:
-        """What multiplies e.rho and tau.rho, ``(T, 7, B, 1)`` each, and the constants of y."""
-        c, k, it, ie, ie_it, al, be = self.c, self.k, self.it, self.ie, self.ie_it, self.al, self.be
+        """What multiplies gp and gq, ``(T, 7, B, 1)`` each, and the constants of y."""
+        c, k, it, ie, al, be = self.c, self.k, self.it, self.ie, self.al, self.be
         k_e, k_t = k * ie, k * it
-        # s = gq be - al yq, from gp = ie (e.rho) and gq = it (tau.rho)
-        s_e, s_t = al * ie, (be - 2 * c * al) * it
-        by_e = [
-            -k_e * ie,  # y, of e
-            -k_e * it,  # y, of tau
-            -k_e * ie,  # de, of h
-            k_e * ie * s_e,  # de, of e
-            -k_t * ie,  # dtau, of h
-            2 * k_t * ie * s_e,  # dtau, of e
-            k_t * it * s_e,  # dtau, of tau
+        s_q = be - 2 * c * al  # s = al gp + s_q gq
+        by_p = [
+            -k_e,  # y, of e
+            -k_t,  # y, of tau
+            -k_e,  # de, of h
+            k_e * ie * al,  # de, of e
+            -k_t,  # dtau, of h
+            2 * k_t * ie * al,  # dtau, of e
+            k_t * it * al,  # dtau, of tau
         ]
-        by_tau = [
-            (2 - k) * ie_it,
-            -k_t * it,
-            (1 + 2 * c) * k_e * it,
-            k_e * ie * s_t,
-            -k_t * it,
-            2 * k_t * ie * s_t,
-            k_t * it * s_t,
+        by_q = [
+            (2 - k) * ie,
+            -k_t,
+            (1 + 2 * c) * k_e,
+            k_e * ie * s_q,
+            -k_t,
+            2 * k_t * ie * s_q,
+            k_t * it * s_q,
         ]
-        self.by_e, self.by_tau = torch.stack(by_e, 1), torch.stack(by_tau, 1)
+        self.by_p, self.by_q = torch.stack(by_p, 1), torch.stack(by_q, 1)
+        self.units = torch.stack((ie, it), 1)
         self.e_of_y, self.tau_of_y = -k_e * (al + be), k_t * ((1 + 2 * c) * al - be)
         self.coefficients = self._new(7, self.batch, 1)
         self.coefficient = self.coefficients.unbind(0)
@@ -567,7 +568,7 @@ class _BackwardPass:
         through_norm = None
         if kept.norms is not None:
             norms = kept.norms[low:high]
-            through_norm = torch.where(norms > NORM_FLOOR, -(self.settings.eta**-2), 0.0)
+            through_norm = (norms > NORM_FLOOR).to(self.dtype).mul_(-(self.settings.eta**-2))
             if self.padded is not None:
                 through_norm.masked_fill_(self.padded[low:high], 0.0)
         g_taus, g_es = g_block[..., :n].unbind(0), g_block[..., -n:].unbind(0)
@@ -645,8 +646,9 @@ class _BackwardPass:
         torch.mul(e, rho, out=terms[0])
         torch.mul(tau, rho, out=terms[1])
         torch.mv(self.terms_flat, self.ones, out=self.sums_flat)
-        torch.mul(self.by_e[t], sums[0], out=self.coefficients)
-        self.coefficients.addcmul_(self.by_tau[t], sums[1])
+        self.sum_pair.mul_(self.units[t])  # gp, gq
+        torch.mul(self.by_p[t], sums[0], out=self.coefficients)
+        self.coefficients.addcmul_(self.by_q[t], sums[1])
         y_e, y_tau, e_h, e_e, tau_h, tau_e, tau_tau = self.coefficient
         torch.addcmul(rho, e, y_e, out=y).addcmul_(tau, y_tau)
         if t in self.half_turns:

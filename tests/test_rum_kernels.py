@@ -1,0 +1,449 @@
+"""Every backend of RUM against the plain loop: outputs, final states, all gradients."""
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from fairseq_rum.cells import RUMCell
+from fairseq_rum.kernels.naive import run_naive
+from fairseq_rum.kernels.rum import KERNELS
+from fairseq_rum.kernels.rum.fused import _BackwardPass, _ForwardPass
+from fairseq_rum.layers import RUM
+
+N_X = 3
+# lambda, eta, activation, update gate, which steps
+SETTINGS = [
+    *itertools.product((0, 1), (None, 0.7), ("relu",), (True, False), ("all", "both")),
+    *itertools.product((0, 1), (None, 0.7), ("tanh",), (True, False), ("mask", "reverse")),
+    *itertools.product((0, 1), (None,), ("sigmoid", "softsign", "none"), (True, False), ("all",)),
+]
+SIZES = [(1, 1, 1), (1, 2, 2), (4, 1, 3), (5, 3, 1), (3, 2, 17), (2, 3, 250), (37, 2, 5)]  # T, B, N
+# Relative to the largest entry of a tensor. float32: rounding of sums in another order; the
+# gradients go through T steps, and through 1 / |p + q|.
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-4}
+
+
+def settings_id(settings):
+    return "-".join(str(part) for part in settings)
+
+
+@pytest.fixture(params=sorted(KERNELS))
+def backend(request):
+    kernel = KERNELS[request.param]
+    reason = kernel.unavailable()
+    if reason is not None:
+        pytest.skip(f"{request.param}: {reason}")
+    return kernel
+
+
+def make_case(steps, batch, n, dtype=torch.float64, masked=False, n_x=N_X, **options):
+    """A cell, and inputs of which every tensor needs a gradient."""
+    cell = RUMCell(n_x, n, **options).to(dtype)
+    with torch.no_grad():  # no special values, such as the zeros of the biases
+        for parameter in cell.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    x = torch.randn(batch, steps, n_x, dtype=dtype)
+    state = [torch.randn(batch, n, dtype=dtype)]
+    if cell.lambda_:
+        # Not orthogonal: what is undone and the gradient to R_0 must not depend on that.
+        state.append(torch.eye(n, dtype=dtype) + 0.2 * torch.randn(batch, n, n, dtype=dtype))
+    mask = None
+    if masked:
+        mask = torch.rand(batch, steps) < 0.4
+        mask[0, 0] = True  # a row that starts with padding
+        mask[-1] = True  # a row of padding alone
+    return SimpleNamespace(cell=cell, x=x, state=tuple(state), mask=mask)
+
+
+def run(function, case, reverse=False, weights=None, losses=None):
+    """Outputs, states and gradients, by name."""
+    x = case.x.detach().clone().requires_grad_()
+    state = tuple(part.detach().clone().requires_grad_() for part in case.state)
+    outputs, final = function(case.cell, x, state, case.mask, reverse)
+    results = dict(zip(("outputs", "h", "R"), (outputs, *final)))
+    generator = torch.Generator().manual_seed(5)
+    loss = 0.0
+    for name, value in results.items():
+        factor = torch.randn(value.shape, generator=generator, dtype=torch.float64)
+        if losses is None or name in losses:
+            loss = loss + (value * factor.to(value.dtype)).sum()
+    inputs = {"x": x, "h0": state[0], "R0": state[-1], **dict(case.cell.named_parameters())}
+    if len(state) == 1:
+        del inputs["R0"]
+    gradients = torch.autograd.grad(loss, list(inputs.values()), allow_unused=True)
+    for name, gradient in zip(inputs, gradients):
+        results[f"gradient of {name}"] = gradient
+    return {name: None if value is None else value.detach() for name, value in results.items()}
+
+
+def assert_same(result, expected, tolerance):
+    assert list(result) == list(expected)
+    for name, want in expected.items():
+        have = result[name]
+        if want is None or have is None:
+            for value in (want, have):
+                assert value is None or not value.any(), name
+            continue
+        assert have.shape == want.shape and have.dtype == want.dtype, name
+        error = (have.double() - want.double()).abs().max().item() if want.numel() else 0.0
+        scale = max(1.0, want.double().abs().max().item()) if want.numel() else 1.0
+        assert error <= tolerance * scale, f"{name}: off by {error:.1e} of {scale:.1e}"
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=settings_id)
+def test_settings(backend, settings):
+    lambda_, eta, activation, update_gate, steps = settings
+    case = make_case(
+        6, 3, 4, masked=steps in ("mask", "both"),
+        lambda_=lambda_, eta=eta, activation=activation, update_gate=update_gate,
+    )  # fmt: skip
+    reverse = steps in ("reverse", "both")
+    expected = run(run_naive, case, reverse)
+    assert_same(run(backend, case, reverse), expected, TOLERANCE[torch.float64])
+    with torch.no_grad():
+        outputs, final = backend(case.cell, case.x, case.state, case.mask, reverse)
+    plain = dict(zip(("outputs", "h", "R"), (outputs, *final)))
+    assert_same(plain, {name: expected[name] for name in plain}, TOLERANCE[torch.float64])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["double", "single"])
+@pytest.mark.parametrize("lambda_", [0, 1])
+@pytest.mark.parametrize("size", SIZES, ids=settings_id)
+def test_sizes(backend, size, lambda_, dtype):
+    for masked, reverse, eta in ((False, False, None), (True, True, 1.0)):
+        case = make_case(*size, dtype=dtype, masked=masked, lambda_=lambda_, eta=eta)
+        assert_same(run(backend, case, reverse), run(run_naive, case, reverse), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("lambda_", [0, 1])
+def test_initial_state_and_no_bias(backend, lambda_, bias):
+    case = make_case(5, 4, 6, lambda_=lambda_, bias=bias)
+    case.state = case.cell.init_state(4)
+    case.x[1] = 0  # without bias: tau = 0 and e = 0 exactly
+    case.x[2, 2] = 0
+    assert_same(run(backend, case), run(run_naive, case), TOLERANCE[torch.float64])
+
+
+def special_vectors(dtype, n=6):
+    """Rows of (tau, e), every one with a name."""
+    eps = torch.finfo(dtype).eps
+    a = torch.tensor([0.3, -1.2, 0.5, 0.9, -0.1, 0.7], dtype=dtype)[:n]
+    b = torch.tensor([1.1, 0.4, -0.8, 0.2, 0.6, -0.5], dtype=dtype)[:n]
+    unit = a / a.norm()
+    across = b - (b @ unit) * unit
+    zero = torch.zeros_like(a)
+    rows = {
+        "usual": (a, b),
+        "equal": (a, a),
+        "parallel": (3.7 * a, a),
+        "antiparallel": (-a, a),
+        "antiparallel, lengths": (-0.3 * a, a),
+        "tau zero": (zero, a),
+        "e zero": (a, zero),
+        "both zero": (zero, zero),
+        "tau tiny": (0.5 * eps**2 * unit, a),
+        "e tiny": (a, 0.5 * eps**2 * unit),
+        "tau small": (4 * eps**2 * unit, b),
+        "e small": (b, 4 * eps**2 * unit),
+        "one axis": (torch.eye(n, dtype=dtype)[1], torch.eye(n, dtype=dtype)[0]),
+        "opposite axis": (-torch.eye(n, dtype=dtype)[0], torch.eye(n, dtype=dtype)[0]),
+        "inside the zone": (-a + 0.3 * eps**0.5 * across, a),
+    }
+    for angle in (0.5, 0.1, 1e-2, 1e-3):
+        rows[f"angle pi - {angle}"] = (-a + angle * across, a)
+        rows[f"angle {angle}"] = (a + angle * across, a)
+    return rows
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("lambda_", [0, 1])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["double", "single"])
+def test_special_vectors(backend, dtype, lambda_, masked):
+    rows = special_vectors(dtype)
+    n = 6
+    cell = RUMCell(3 * n, n, lambda_=lambda_).to(dtype)
+    with torch.no_grad():  # the inputs are tau, u, e as they stand; only u takes in h
+        cell.weight_ih.copy_(torch.eye(3 * n))
+        cell.bias.zero_()
+        cell.weight_hh[:n].zero_()
+    names = list(rows)
+    steps = 4
+    x = torch.randn(len(names), steps, 3 * n, dtype=dtype)
+    for row, name in enumerate(names):  # special at steps 1 and 3
+        for t in (1, 3):
+            x[row, t, :n], x[row, t, 2 * n :] = rows[name]
+    state = [torch.randn(len(names), n, dtype=dtype)]
+    if lambda_:
+        state.append(torch.linalg.qr(torch.randn(len(names), n, n, dtype=dtype))[0])
+    mask = torch.rand(len(names), steps) < 0.3 if masked else None
+    case = SimpleNamespace(cell=cell, x=x, state=tuple(state), mask=mask)
+    result, expected = run(backend, case), run(run_naive, case)
+    for name in ("outputs", "h", "R"):
+        if name in expected:
+            # A rotation by almost pi is known to eps / |p + q|.
+            tolerance = 1e-11 if dtype == torch.float64 else 1e-3
+            for row, label in enumerate(names):
+                dim = (result[name][row] - expected[name][row]).abs().max()
+                assert dim <= tolerance, f"{label}: {name} off by {dim:.1e}"
+    for name in ("x", "h0", "R0", "weight_hh"):
+        name = f"gradient of {name}"
+        if name not in expected:
+            continue
+        assert torch.isfinite(result[name]).all()
+        if dtype == torch.float64 and name != "gradient of weight_hh":
+            for row, label in enumerate(names):
+                # e or tau of length eps^2: their gradient is 1 / eps^2.
+                scale = expected[name][row].abs().max().clamp_min(1.0)
+                error = (result[name][row] - expected[name][row]).abs().max() / scale
+                assert error <= 1e-8, f"{label}: {name} off by {error:.1e}"
+
+
+@pytest.mark.parametrize("losses", [("outputs",), ("h",), ("R",)])
+def test_part_of_the_results_in_the_loss(backend, losses):
+    case = make_case(5, 3, 4, lambda_=1)
+    expected = run(run_naive, case, losses=losses)
+    assert_same(run(backend, case, losses=losses), expected, TOLERANCE[torch.float64])
+
+
+@pytest.mark.parametrize("lambda_", [0, 1])
+def test_frozen_parts(backend, lambda_):
+    case = make_case(4, 2, 5, lambda_=lambda_)
+    wanted = run(run_naive, case)
+    case.cell.weight_hh.requires_grad_(False)
+    outputs, _ = backend(case.cell, case.x, case.state, None, False)
+    generator = torch.Generator().manual_seed(5)
+    factor = torch.randn(outputs.shape, generator=generator, dtype=torch.float64)
+    (outputs * factor).sum().backward()
+    assert case.cell.weight_hh.grad is None
+    assert case.cell.weight_ih.grad.abs().sum() > 0
+    case.cell.requires_grad_(False)
+    x = case.x.requires_grad_()
+    backend(case.cell, x, case.state, None, False)[0].sum().backward()
+    assert x.grad.shape == wanted["gradient of x"].shape
+
+
+def test_backward_twice(backend):
+    case = make_case(5, 3, 4, lambda_=1)
+    x = case.x.requires_grad_()
+    outputs, _ = backend(case.cell, x, case.state, None, False)
+    first = torch.autograd.grad(outputs.sum(), [x, *case.cell.parameters()], retain_graph=True)
+    second = torch.autograd.grad(outputs.sum(), [x, *case.cell.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(first, second))
+
+
+def test_second_derivative_is_refused(backend):
+    case = make_case(3, 2, 4)
+    x = case.x.requires_grad_()
+    outputs, _ = backend(case.cell, x, case.state, None, False)
+    (gradient,) = torch.autograd.grad(outputs.sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="naive"):
+        gradient.square().sum().backward()
+
+
+def test_changed_outputs_are_noticed(backend):
+    case = make_case(3, 2, 4, activation="tanh")
+    outputs, _ = backend(case.cell, case.x, case.state, None, False)
+    try:
+        with torch.no_grad():
+            outputs.mul_(2.0)
+        outputs.sum().backward()
+    except RuntimeError as error:
+        assert "modified" in str(error)
+    else:  # a backend may keep states of its own: then nothing has changed
+        doubled = {k: p.grad for k, p in case.cell.named_parameters()}
+        case.cell.zero_grad()
+        run_naive(case.cell, case.x, case.state)[0].sum().backward()
+        for name, parameter in case.cell.named_parameters():
+            torch.testing.assert_close(doubled[name], parameter.grad)
+
+
+@pytest.mark.parametrize("lambda_", [0, 1])
+def test_poisoned_memory(backend, lambda_):
+    """Memory that is not initialized must not show: it is filled with NaN here."""
+    cases = [
+        make_case(5, 3, 4, masked=masked, lambda_=lambda_, eta=eta, update_gate=gate)
+        for masked, eta, gate in itertools.product((False, True), (None, 1.0), (True, False))
+    ]
+    expected = [run(run_naive, case) for case in cases]
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.empty(3).isnan().all()
+        for case, want in zip(cases, expected):
+            assert_same(run(backend, case), want, TOLERANCE[torch.float64])
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("lambda_", [0, 1])
+def test_threads(backend, lambda_):
+    case = make_case(6, 33, 40, dtype=torch.float32, lambda_=lambda_)
+    threads = torch.get_num_threads()
+    results = []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            results.append(run(backend, case))
+    finally:
+        torch.set_num_threads(threads)
+    assert_same(results[1], results[0], 2e-5)
+
+
+LONG, LONG_N = 2000, 16
+
+
+@pytest.fixture(scope="module")
+def long_case():
+    """2,000 steps with lambda = 1: in float32, and what comes out in float64."""
+    torch.manual_seed(1)
+    # tanh: a ReLU whose input is 1e-7 here and -1e-7 there would change the gradient.
+    cell = RUMCell(N_X, LONG_N, lambda_=1, eta=1.0, activation="tanh")
+    x = torch.randn(2, LONG, N_X)
+    case = SimpleNamespace(cell=cell, x=x, state=cell.init_state(2), mask=None)
+    exact = SimpleNamespace(
+        cell=RUMCell(N_X, LONG_N, lambda_=1, eta=1.0, activation="tanh").double(),
+        x=x.double(),
+        state=tuple(part.double() for part in case.state),
+        mask=None,
+    )
+    exact.cell.load_state_dict(cell.state_dict())
+    return case, run(KERNELS["fused"], exact)
+
+
+def distance_from_identity(memory):
+    return (memory - torch.eye(memory.shape[-1])).abs().max().item()
+
+
+def test_long_sequence(backend, long_case):
+    case, expected = long_case
+    result = run(backend, case)
+    memory = result["R"]
+    assert distance_from_identity(memory.transpose(1, 2) @ memory) < 1e-5  # measured: 2e-6
+    for name, want in expected.items():
+        error = ((result[name].double() - want).abs().max() / want.abs().max()).item()
+        # Rounding grows along 2,000 steps: measured 3e-4 for fused, 6e-4 for naive itself.
+        assert error < 2e-3, f"{name}: off by {error:.1e}"
+
+
+def test_drift_of_naive_and_of_the_memory_that_is_undone(long_case):
+    case, _ = long_case
+    cell, state, kernel = case.cell, case.state, KERNELS["fused"]
+    with torch.no_grad():
+        _, (_, memory) = run_naive(cell, case.x, state)
+        assert distance_from_identity(memory.transpose(1, 2) @ memory) < 1e-5  # measured: 2e-6
+        projected = cell.project_input(case.x.transpose(0, 1))
+        options = (None, False, kernel.settings(cell))
+        forward = _ForwardPass(projected, *state, cell.weight_hh, *options, keep=True)
+        outputs, _, _ = forward()
+        backward = _BackwardPass(
+            forward.kept(), forward.half_turns, cell.weight_hh, *options, (True,) * 4
+        )
+        backward(torch.ones_like(outputs), None, None)
+        assert distance_from_identity(backward.memory) < 1e-5  # measured: 1e-6
+
+
+def test_dead_units_are_flushed(backend):
+    case = make_case(40, 2, 8, dtype=torch.float32)
+    with torch.no_grad():
+        case.cell.weight_ih.zero_()
+        case.cell.weight_hh.zero_()
+        case.cell.bias.fill_(-3.0)  # u = 0.05, e < 0: the state decays by 0.05 a step
+        case.cell.bias[: case.cell.hidden_size] = -3.0
+    outputs, (h,) = backend(case.cell, case.x, case.state, None, False)
+    tiny = torch.finfo(torch.float32).tiny
+    assert ((outputs == 0) | (outputs.abs() >= tiny)).all()
+    assert not h.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("lambda_", [0, 1])
+@pytest.mark.parametrize("masked", [False, True])
+def test_half_precision(dtype, lambda_, masked):
+    case = make_case(12, 4, 16, torch.float32, masked, lambda_=lambda_, eta=1.0)
+    if lambda_:
+        case.state = (case.state[0], torch.eye(16).repeat(4, 1, 1))
+    expected = run(KERNELS["fused"], case)
+    half = SimpleNamespace(
+        cell=case.cell.to(dtype),
+        x=case.x.to(dtype),
+        state=tuple(part.to(dtype) for part in case.state),
+        mask=case.mask,
+    )
+    result = run(KERNELS["fused"], half)
+    for name, want in expected.items():
+        assert result[name].dtype == dtype and torch.isfinite(result[name]).all(), name
+        error = (result[name].float() - want).norm() / want.norm()
+        # 12 steps of rounding to 8 or 11 bits
+        assert error < (0.1 if dtype == torch.bfloat16 else 0.02), f"{name}: off by {error:.1e}"
+
+
+@pytest.mark.parametrize("lambda_", [0, 1])
+def test_autocast(lambda_):
+    case = make_case(10, 4, 16, torch.float32, lambda_=lambda_, eta=1.0)
+    if lambda_:
+        case.state = (case.state[0], torch.eye(16).repeat(4, 1, 1))
+    expected = run(KERNELS["fused"], case)
+
+    def autocast(*arguments):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return KERNELS["fused"](*arguments)
+
+    def naive(*arguments):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return run_naive(*arguments)
+
+    result, plain = run(autocast, case), run(naive, case)
+    for name, want in expected.items():
+        assert result[name].dtype == plain[name].dtype == torch.float32, name
+        error, own = ((value[name] - want).norm() / want.norm() for value in (result, plain))
+        assert error < max(0.02, 1.5 * own), f"{name}: off by {error:.1e}, naive by {own:.1e}"
+
+
+def test_gradcheck_of_fused():
+    for lambda_, masked in ((0, True), (1, False)):
+        case = make_case(3, 2, 4, masked=masked, lambda_=lambda_, eta=1.0, activation="tanh")
+        x = case.x.requires_grad_()
+        state = tuple(part.requires_grad_() for part in case.state)
+
+        def function(x, *state, case=case):
+            outputs, final = KERNELS["fused"](case.cell, x, state, case.mask, False)
+            return (outputs, *final)
+
+        assert torch.autograd.gradcheck(function, (x, *state))
+
+
+def test_padded_inputs_do_not_get_anywhere():
+    case = make_case(5, 3, 4, masked=True, lambda_=1)
+    outputs, final = run_naive(case.cell, case.x, case.state, case.mask)
+    x = case.x.masked_fill(case.mask.unsqueeze(-1), float("nan"))
+    result, result_final = KERNELS["fused"](case.cell, x, case.state, case.mask, False)
+    torch.testing.assert_close(result, outputs)
+    torch.testing.assert_close(result_final, final)
+
+
+def test_no_empty_sequence(backend):
+    case = make_case(1, 2, 4)
+    assert "empty" in backend.unsupported(case.cell, case.x[:, :0], case.state, None)
+
+
+def test_layer_norm_and_zoneout_are_refused(backend):
+    for options in ({"layer_norm": True}, {"zoneout": 0.1}):
+        case = make_case(2, 2, 4, **options)
+        assert backend.unsupported(case.cell, case.x, case.state, None)
+
+
+def test_constant_rotation(backend):
+    case = make_case(4, 3, 5, rotation_trainable=False)
+    assert_same(run(backend, case), run(run_naive, case), TOLERANCE[torch.float64])
+
+
+def test_layers_in_both_directions(backend):
+    name = next(key for key, kernel in KERNELS.items() if kernel is backend)
+    rum = RUM(N_X, 6, num_layers=2, bidirectional=True, lambda_=1, backend=name)
+    plain = RUM(N_X, 6, num_layers=2, bidirectional=True, lambda_=1, backend="naive")
+    plain.load_state_dict(rum.state_dict())
+    x = torch.randn(5, 3, N_X)
+    for have, want in zip(rum(x)[1], plain(x)[1]):
+        torch.testing.assert_close(have, want)
