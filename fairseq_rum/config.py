@@ -15,7 +15,9 @@ from fairseq_rum.cells import RecurrentCell, build_cell, get_cell
 from fairseq_rum.errors import InputError
 
 
-def _option(unit: str, argument: str, help: str, default: Any = None, inverted: bool = False) -> Any:
+def _option(
+    unit: str, argument: str, help: str, default: Any = None, inverted: bool = False
+) -> Any:
     """A field that holds one option of one unit; ``inverted`` for a switch that turns one off."""
     metadata = {"help": help, "unit": unit, "argument": argument, "inverted": inverted}
     return field(default=default, metadata=metadata)
@@ -61,9 +63,7 @@ def unit_options(cfg: Any, unit: str) -> Dict[str, Any]:
     """The options in ``cfg`` that belong to a unit, by the names of its constructor."""
     return {
         entry.metadata["argument"]: (
-            not getattr(cfg, entry.name)
-            if entry.metadata["inverted"]
-            else getattr(cfg, entry.name)
+            not getattr(cfg, entry.name) if entry.metadata["inverted"] else getattr(cfg, entry.name)
         )
         for entry in _given_options(cfg)
         if entry.metadata["unit"] == unit

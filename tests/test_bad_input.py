@@ -52,7 +52,10 @@ def test_split_shorter_than_batch_times_window(char_data, tmp_path):
         (["--rum-eta", -1], "eta must be positive, got -1"),
         (["--rum-eta", 0], "eta must be positive, got 0"),
         (["--rum-activation", "gelu"], "unknown activation 'gelu'"),
-        (["--rnn-unit", "lstm", "--rum-eta", 1], "--rum-eta is an option of unit 'rum', but .* lstm"),
+        (
+            ["--rnn-unit", "lstm", "--rum-eta", 1],
+            "--rum-eta is an option of unit 'rum', but .* lstm",
+        ),
         (["--rnn-unit", "gru", "--rum-lambda", 0], "--rum-lambda is an option of unit 'rum'"),
         (["--rnn-unit", "lstm", "--rum-no-update-gate"], "--rum-no-update-gate is an option of"),
         (["--decoder-hidden-size", 0], "--decoder-hidden-size must be at least 1, got 0"),
@@ -63,7 +66,10 @@ def test_split_shorter_than_batch_times_window(char_data, tmp_path):
             ["--share-decoder-input-output-embed", "--decoder-out-embed-dim", 12],
             "needs --decoder-out-embed-dim 12 to equal --decoder-embed-dim 8",
         ),
-        (["--adaptive-softmax-cutoff", "10"], "needs --criterion adaptive_loss, got --criterion bits"),
+        (
+            ["--adaptive-softmax-cutoff", "10"],
+            "needs --criterion adaptive_loss, got --criterion bits",
+        ),
     ],
 )
 def test_bad_and_contradictory_options(char_data, arguments, message):

@@ -48,7 +48,9 @@ def parameters(path):
 def trained(char_data, tmp_path_factory):
     """A checkpoint of three epochs, with two layers."""
     folder = tmp_path_factory.mktemp("trained")
-    return train(char_data, folder, "--max-epoch", 3, "--decoder-layers", 2, "--no-epoch-checkpoints")
+    return train(
+        char_data, folder, "--max-epoch", 3, "--decoder-layers", 2, "--no-epoch-checkpoints"
+    )
 
 
 def log_value(caplog, logger, name):
@@ -310,9 +312,7 @@ def test_hydra_config_is_the_arch(char_data, tmp_path, monkeypatch):
         "optimization.max_update=2", "dataset.batch_size=4", "task.tokens_per_sample=20",
         "dataset.num_workers=0", f"hydra.run.dir={tmp_path / 'run'}",
     ]  # fmt: skip
-    result = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, timeout=300
-    )
+    result = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
     run_fairseq(
         "train", char_data, "--user-dir", USER_DIR, "--task", "stateful_language_modeling",

@@ -1,4 +1,4 @@
-"""Streams and windows: every token is a target exactly once, in order, after the token before it."""
+"""Streams and windows: every token is a target exactly once, in order, after its predecessor."""
 
 import pytest
 import torch

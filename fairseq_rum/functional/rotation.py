@@ -127,7 +127,7 @@ def _reflection_vectors(a: Tensor, b: Tensor, v: Tensor) -> Tuple[Tensor, Tensor
 
 
 def _perpendicular(p: Tensor) -> Tensor:
-    """A unit vector perpendicular to the unit vector p: the basis vector least along p, projected."""
+    """A unit vector perpendicular to the unit vector p, made of the basis vector least along p."""
     axis = torch.zeros_like(p).scatter_(-1, p.abs().argmin(-1, keepdim=True), 1.0)
     s = axis - (axis * p).sum(-1, keepdim=True) * p
     return s / torch.linalg.vector_norm(s, dim=-1, keepdim=True).clamp_min(0.5)

@@ -37,6 +37,6 @@ class DictionaryCheck(nn.Module):
         saved = state_dict.get(f"{name}.fingerprint")
         if saved is not None and not torch.equal(saved.cpu(), self.fingerprint.cpu()):
             raise InputError(
-                f"the checkpoint was trained with another dictionary ({int(saved[0])} symbols) than "
-                f"the dict.txt of this data directory ({int(self.fingerprint[0])} symbols)"
+                f"the checkpoint was trained with another dictionary ({int(saved[0])} symbols) "
+                f"than the dict.txt of this data directory ({int(self.fingerprint[0])} symbols)"
             )

@@ -35,7 +35,8 @@ class RumLanguageModelConfig(UnitConfig):
         metadata={"help": "size of a linear layer before the softmax (default: no such layer)"},
     )
     dropout: float = field(
-        default=0.0, metadata={"help": "dropout on the embeddings, between layers and on the output"}
+        default=0.0,
+        metadata={"help": "dropout on the embeddings, between layers and on the output"},
     )
     share_decoder_input_output_embed: bool = field(
         default=False,
@@ -136,8 +137,8 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
         if cfg.share_decoder_input_output_embed:
             if out_dim not in (None, cfg.decoder_embed_dim):
                 raise InputError(
-                    f"--share-decoder-input-output-embed needs --decoder-out-embed-dim {out_dim} to "
-                    f"equal --decoder-embed-dim {cfg.decoder_embed_dim}"
+                    f"--share-decoder-input-output-embed needs --decoder-out-embed-dim {out_dim} "
+                    f"to equal --decoder-embed-dim {cfg.decoder_embed_dim}"
                 )
             if vocabulary != len(dictionary):
                 raise InputError(
@@ -220,7 +221,9 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
             x = self.project_out(x)
 
         if incremental_state is not None:
-            flat = {f"{i}.{j}": part for i, state in enumerate(final) for j, part in enumerate(state)}
+            flat = {
+                f"{i}.{j}": part for i, state in enumerate(final) for j, part in enumerate(state)
+            }
             self.set_incremental_state(incremental_state, _STATE, flat)
         elif carried_state is not None:
             carried_state.set(self, final)

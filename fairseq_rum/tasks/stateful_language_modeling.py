@@ -49,9 +49,10 @@ class StatefulLanguageModelingConfig(FairseqDataclass):
 class StatefulLanguageModelingTask(LanguageModelingTask):
     """Train a language model on contiguous streams, its state carried between windows.
 
-    A split is cut into as many streams as a batch has rows (``--batch-size``, in every data-parallel
-    process), and each batch is the next window (``--tokens-per-sample``) of all of them. The model
-    starts a window with the state that it ended the last one with; the gradient is cut in between.
+    A split is cut into as many streams as a batch has rows (``--batch-size``, in every
+    data-parallel process), and each batch is the next window (``--tokens-per-sample``) of all of
+    them. The model starts a window with the state that it ended the last one with; the gradient is
+    cut in between.
     Every token of a split is a target once in an epoch: none is lost at the border of a window or
     at the end. State is reset at the start of every pass over a split, kept apart for training and
     evaluation, and saved with the checkpoint, so that a resumed run continues where it stopped.
@@ -90,7 +91,9 @@ class StatefulLanguageModelingTask(LanguageModelingTask):
             raise InputError(f"no data directory {path!r}")
         dict_path = os.path.join(path, "dict.txt")
         if not os.path.isfile(dict_path):
-            raise InputError(f"no dictionary {dict_path!r}: is this a fairseq-preprocess directory?")
+            raise InputError(
+                f"no dictionary {dict_path!r}: is this a fairseq-preprocess directory?"
+            )
         dictionary = Dictionary.load(dict_path)
         logger.info(f"dictionary: {len(dictionary)} types")
         codec_path = os.path.join(path, "codec.json")
