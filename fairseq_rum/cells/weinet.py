@@ -85,8 +85,9 @@ class WeiNetCell(RecurrentCell):
         n = self.hidden_size
         bound = 1.0 / math.sqrt(n)
         with torch.no_grad():
-            nn.init.uniform_(self.weight_ih, -bound, bound)
+            nn.init.uniform_(self.weight_ih, -0.01, 0.01)
             nn.init.uniform_(self.weight_hh, -0.01, 0.01)
+            nn.init.uniform_(self.weight_ih[:n], -bound, bound)
             nn.init.eye_(self.weight_hh[:n]).mul_(0.05)
             nn.init.eye_(self.weight_memory[:n])
             nn.init.eye_(self.weight_memory[n:])

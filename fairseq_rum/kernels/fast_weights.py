@@ -22,7 +22,10 @@ from fairseq_rum.kernels.stretch import StretchKernel
 
 
 class _AttentionStretch(torch.autograd.Function):
-    """Steps of one stretch: ``(T, B, N)`` of W_x x + b, and the state -> h ``(B, T, N)``."""
+    """Steps of one stretch: ``(T, B, N)`` of W_x x + b, and the state -> h ``(T, B, N)``.
+
+    What the attention reads has the batch in dimension 0, everything else the time.
+    """
 
     @staticmethod
     def forward(
@@ -37,32 +40,34 @@ class _AttentionStretch(torch.autograd.Function):
         eta: float,
         inner_steps: int,
     ) -> Tensor:
-        steps, batch, size = projected.shape
-        history = projected.new_empty(batch, steps, size)
+        steps, batch, n = projected.shape
+        history = torch.empty_like(projected)
+        past = projected.new_empty(batch, steps, n)
+        past_t = past.transpose(1, 2)
         powers = eta * _powers(decay, steps, projected)
         weight_t = weight_hh.t()
-        saved: List[Tuple[Tensor, ...]] = []
+        saved: List[Tuple[Optional[Tensor], ...]] = []
         first = h
         for t, fed in enumerate(projected.unbind(0)):
             slow = torch.addmm(fed, h, weight_t)
             h = torch.relu(slow)
-            past, fading = history[:, :t], powers[steps - t :]
             for _ in range(inner_steps):
                 total, attention = slow, None
                 if t > 0:
-                    attention = torch.bmm(h.unsqueeze(1), past.transpose(1, 2)).mul_(fading)
-                    total = torch.baddbmm(slow.unsqueeze(1), attention, past).squeeze(1)
+                    attention = torch.bmm(h.unsqueeze(1), past_t[..., :t])
+                    attention.mul_(powers[steps - t :])
+                    total = torch.baddbmm(slow.unsqueeze(1), attention, past[:, :t]).squeeze(1)
                 if start is not None:
                     total = torch.baddbmm(
                         total.unsqueeze(1), h.unsqueeze(1), start.transpose(1, 2), alpha=decay**t
                     ).squeeze(1)
                 normalized, mean, rstd = torch.native_layer_norm(
-                    total, (size,), gain, shift, LAYER_NORM_EPS
+                    total, (n,), gain, shift, LAYER_NORM_EPS
                 )
                 saved.append((h, attention, total, mean, rstd))
                 h = torch.relu_(normalized)
-            history[:, t] = h
-        ctx.save_for_backward(projected, first, start, weight_hh, gain, shift, history, powers)
+            history[t], past[:, t] = h, h
+        ctx.save_for_backward(first, start, weight_hh, gain, shift, history, past, powers)
         ctx.steps = saved
         ctx.settings = (decay, inner_steps)
         return history
@@ -70,40 +75,40 @@ class _AttentionStretch(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_history: Tensor) -> Tuple[Optional[Tensor], ...]:  # noqa: ANN001
-        projected, first, start, weight_hh, gain, shift, history, powers = ctx.saved_tensors
+        first, start, weight_hh, gain, shift, history, past, powers = ctx.saved_tensors
         decay, inner_steps = ctx.settings
-        steps, batch, size = projected.shape
-        grad_slow = torch.empty_like(projected)
+        steps, batch, n = history.shape
+        past_t = past.transpose(1, 2)
+        grad_slow = torch.empty_like(history)
         grad_gain, grad_shift = torch.zeros_like(gain), torch.zeros_like(shift)
         grad_start = None if start is None else torch.zeros_like(start)
         # h_tau is the value and the key of every later attention. Its gradient from there is, for
         # both, a sum over the later inner steps: one product of a row of `shares` with `parts`.
-        parts = projected.new_empty(batch, steps * inner_steps * 2, size)
-        shares = projected.new_empty(batch, steps, steps * inner_steps * 2)
-        grad_next = None
+        parts = history.new_empty(batch, steps * inner_steps * 2, n)
+        shares = history.new_empty(batch, steps, steps * inner_steps * 2)
         for t in range(steps - 1, -1, -1):
-            past, fading = history[:, :t], powers[steps - t :]
-            later = 2 * inner_steps * (t + 1)
-            grad, slow_sum = grad_history[:, t], None
+            grad, result, slow_sum = grad_history[t], history[t], None
             if t < steps - 1:
+                later = 2 * inner_steps * (t + 1)
                 attended = torch.bmm(shares[:, t : t + 1, later:], parts[:, later:]).squeeze(1)
-                grad = grad + attended.addmm_(grad_next, weight_hh)
-            result = history[:, t]
+                grad = attended.addmm_(grad_slow[t + 1], weight_hh).add_(grad)
             for s in range(inner_steps - 1, -1, -1):
                 h, attention, total, mean, rstd = ctx.steps[t * inner_steps + s]
-                grad = torch.where(result > 0, grad, 0.0)
+                if grad is None:  # the first step of all, from no memory
+                    result = h
+                    continue
+                grad = torch.ops.aten.threshold_backward(grad, result, 0)
                 grad, d_gain, d_shift = torch.ops.aten.native_layer_norm_backward(
-                    grad, total, (size,), mean, rstd, gain, shift, (True, True, True)
+                    grad, total, (n,), mean, rstd, gain, shift, (True, True, True)
                 )
                 grad_gain += d_gain
                 grad_shift += d_shift
                 slow_sum = grad if slow_sum is None else slow_sum + grad
-                result = h
-                back = None
+                result, back = h, None
                 if t > 0:
-                    grad_attention = torch.bmm(grad.unsqueeze(1), past.transpose(1, 2))
-                    grad_attention.mul_(fading)
-                    back = torch.bmm(grad_attention, past).squeeze(1)
+                    grad_attention = torch.bmm(grad.unsqueeze(1), past_t[..., :t])
+                    grad_attention.mul_(powers[steps - t :])
+                    back = torch.bmm(grad_attention, past[:, :t]).squeeze(1)
                     place = 2 * (t * inner_steps + s)
                     parts[:, place], parts[:, place + 1] = grad, h
                     shares[:, :t, place] = attention.squeeze(1)
@@ -113,11 +118,12 @@ class _AttentionStretch(torch.autograd.Function):
                     grad_start.addcmul_(faded.unsqueeze(2), h.unsqueeze(1))
                     through = torch.bmm(faded.unsqueeze(1), start).squeeze(1)
                     back = through if back is None else back + through
-                grad = torch.zeros_like(h) if back is None else back
-            grad_next = torch.where(result > 0, grad, 0.0).add_(slow_sum)
-            grad_slow[t] = grad_next
-        grad_first = grad_next @ weight_hh
-        previous = torch.cat((first.unsqueeze(0), history[:, :-1].transpose(0, 1)))
+                grad = back
+            grad_slow[t] = slow_sum
+            if grad is not None:
+                grad_slow[t] += torch.ops.aten.threshold_backward(grad, result, 0)
+        grad_first = grad_slow[0] @ weight_hh
+        previous = torch.cat((first.unsqueeze(0), history[:-1]))
         grad_weight = grad_slow.flatten(0, 1).t() @ previous.flatten(0, 1)
         return (
             grad_slow,
@@ -157,8 +163,9 @@ class FastWeightsKernel(StretchKernel):
             cell.inner_steps,
         )
         steps = len(projected)
-        faded = history * (cell.eta * _powers(cell.decay, steps, history).unsqueeze(-1))
-        memory = torch.baddbmm(memory, faded.transpose(1, 2), history, beta=cell.decay**steps)
+        past = history.transpose(0, 1)
+        faded = past * (cell.eta * _powers(cell.decay, steps, history).unsqueeze(-1))
+        memory = torch.baddbmm(memory, faded.transpose(1, 2), past, beta=cell.decay**steps)
         return history, memory
 
 

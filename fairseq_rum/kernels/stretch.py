@@ -45,7 +45,7 @@ class StretchKernel(Kernel):
             is_zero: whether ``memory`` is the zero matrix and needs no gradient.
 
         Returns:
-            the hidden states ``(B, T, N)`` and the memory after the last step.
+            the hidden states ``(T, B, N)`` and the memory after the last step.
         """
         raise NotImplementedError
 
@@ -64,7 +64,7 @@ class StretchKernel(Kernel):
         projected = cell.project_input((x.flip(1) if reverse else x).transpose(0, 1))
         for part in projected.split(cell.hidden_size):
             history, memory = self.stretch(cell, part, h, memory, is_zero)
-            h, is_zero = history[:, -1], False
+            h, is_zero = history[-1], False
             outputs.append(history)
-        output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+        output = (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).transpose(0, 1)
         return output.flip(1) if reverse else output, (h, memory)
