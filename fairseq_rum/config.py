@@ -58,6 +58,71 @@ class UnitConfig(FairseqDataclass):
         inverted=True,
     )
 
+    rum_constant_rotation: bool = _option(
+        "rum",
+        "rotation_trainable",
+        "RUM': keep the kernels of the memory target and of the embedded input as initialized",
+        default=False,
+        inverted=True,
+    )
+    rum_layer_norm: bool = _option(
+        "rum",
+        "layer_norm",
+        "RUM: layer normalization of the memory target, the update gate and the candidate",
+        default=False,
+    )
+    rum_layer_norm_gate: Optional[str] = _option(
+        "rum",
+        "layer_norm_gate",
+        "RUM: with --rum-layer-norm, normalize the update gate before its sigmoid or after it, as "
+        "the authors' code does (default: before)",
+    )
+    rum_zoneout: Optional[float] = _option(
+        "rum", "zoneout", "RUM: probability that a hidden unit keeps its old value (default: 0)"
+    )
+    lstm_layer_norm: bool = _option(
+        "lstm",
+        "layer_norm",
+        "LSTM: layer normalization of each gate and of the cell before its tanh",
+        default=False,
+    )
+    lstm_zoneout: Optional[float] = _option(
+        "lstm", "zoneout", "LSTM: probability that a hidden unit keeps its old value (default: 0)"
+    )
+    lstm_zoneout_cell: Optional[float] = _option(
+        "lstm", "zoneout_cell", "LSTM: the same probability for the memory cell (default: 0)"
+    )
+    gru_layer_norm: bool = _option(
+        "gru", "layer_norm", "GRU: layer normalization of the gates and candidate", default=False
+    )
+    gru_zoneout: Optional[float] = _option(
+        "gru", "zoneout", "GRU: probability that a hidden unit keeps its old value (default: 0)"
+    )
+    eurnn_capacity: Optional[int] = _option(
+        "eurnn", "capacity", "EURNN: layers of rotations, 2 to the hidden size (default: 2)"
+    )
+    eurnn_fft: bool = _option(
+        "eurnn", "fft", "EURNN: rotations in the style of the FFT", default=False
+    )
+    eurnn_field: Optional[str] = _option(
+        "eurnn", "field", "EURNN: real or complex (default: complex)"
+    )
+    goru_capacity: Optional[int] = _option(
+        "goru", "capacity", "GORU: layers of rotations, 2 to the hidden size (default: 2)"
+    )
+    goru_fft: bool = _option(
+        "goru", "fft", "GORU: rotations in the style of the FFT", default=False
+    )
+    fast_weights_decay: Optional[float] = _option(
+        "fast_weights", "decay", "fast weights: decay of the memory in (0, 1] (default: 0.95)"
+    )
+    fast_weights_eta: Optional[float] = _option(
+        "fast_weights", "eta", "fast weights: rate at which the memory learns (default: 0.5)"
+    )
+    fast_weights_inner_steps: Optional[int] = _option(
+        "fast_weights", "inner_steps", "fast weights: steps of the inner loop (default: 1)"
+    )
+
 
 def unit_options(cfg: Any, unit: str) -> Dict[str, Any]:
     """The options in ``cfg`` that belong to a unit, by the names of its constructor."""
