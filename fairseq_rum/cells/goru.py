@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fairseq_rum.cells.base import RecurrentCell, State
 from fairseq_rum.cells.registry import register_cell
 from fairseq_rum.cells.unitary import PairRotations
-from fairseq_rum.functional.modrelu import modrelu
+from fairseq_rum.functional import modrelu
 
 
 @register_cell("goru")

@@ -10,13 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_rum.cells.base import RecurrentCell, State
-from fairseq_rum.functional.eunn import (
+from fairseq_rum.functional import (
     eunn_coefficients,
     eunn_layout,
     eunn_matrix,
     eunn_rotate,
+    modrelu,
+    modrelu_pairs,
 )
-from fairseq_rum.functional.modrelu import modrelu, modrelu_pairs
 
 
 class UnitaryCell(RecurrentCell):
