@@ -72,10 +72,13 @@ class BuildExtension(build_ext):
     def build_extension(self, ext: Extension) -> None:
         """Build, or note why not."""
         try:
+            Path(self.get_ext_fullpath(ext.name)).unlink(missing_ok=True)
             self.compile_and_link(ext)
         except Exception as error:  # whatever a compiler, or having none, may raise
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            self.failure = f"the build failed: {lines[0]}"
+            text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            if len(text) > 160:
+                text = f"{text[:60]} ... {text[-80:]}"
+            self.failure = f"the build failed: {text}"
 
     def compile_and_link(self, ext: Extension) -> None:
         """Compile the sources at the same time, as many as MAX_JOBS and the processors allow."""

@@ -8,6 +8,9 @@
 #define RUM_ISA avx512
 #define RUM_VECTOR_BYTES 64
 #define RUM_TILE_ROWS 12
+#define RUM_TURN_VECTORS 4
+#define RUM_SKEW_VECTORS 4
+#define RUM_BACK_VECTORS 4
 #include "rum_kernels.h"
 #if defined(__clang__)
 #pragma clang attribute pop

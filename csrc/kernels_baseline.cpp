@@ -6,4 +6,7 @@
 #else
 #define RUM_TILE_ROWS 4
 #endif
+#define RUM_TURN_VECTORS 3
+#define RUM_SKEW_VECTORS 3
+#define RUM_BACK_VECTORS 2
 #include "rum_kernels.h"

@@ -220,7 +220,12 @@ void fill(
 
 // ---------------------------------------------------------------- forward
 
-// outputs, h, R, and for the backward pass: states, sums, scalars, updates.
+bool is_identity(const Tensor& memory) {
+  return at::equal(
+      memory, at::eye(memory.size(1), memory.options()).expand_as(memory));
+}
+
+// outputs, h, R, and for the backward pass: P, states, sums, scalars, updates.
 template <class T>
 std::vector<Tensor> forward_typed(
     Tensor x, MaybeTensor weight_ih, const MaybeTensor& bias, Tensor weight_hh, Tensor h0,
@@ -235,17 +240,19 @@ std::vector<Tensor> forward_typed(
   fill<T>(c, n, s, k, x, h0, padded);
 
   Tensor outputs = empty({n.steps, n.batch, n.size}, x), h = at::empty({n.batch, n.size}, x.options());
-  Tensor states, sums, scalars, updates, memory;
+  Tensor states, sums, scalars, updates, memory, frame;
+  c.few_rows = n.steps * n.batch <= 64 && !(keep && s.lambda);
   if (s.lambda) {
     memory0 = memory0->contiguous();
     memory = empty({n.batch, n.size, n.size}, x);
     c.memory0 = data<T>(*memory0);
+    c.start = !c.few_rows && is_identity(*memory0) ? kFromIdentity : keep ? kTimesMemory : kFromMemory;
   }
   if (keep) {
     states = padded ? empty({n.steps, n.batch, n.size}, x) : outputs;
     sums = empty({n.steps, n.batch, n.gates * c.ld}, x);
     scalars = at::empty({n.steps, n.batch, kScalars}, x.options());
-    if (s.lambda) updates = empty({n.steps, n.batch, 2 * c.ld}, x);
+    if (s.lambda) updates = empty({n.steps, n.batch, 3 * c.ld}, x);
   }
   c.outputs = out<T>(outputs);
   c.states = out<T>(states);
@@ -256,7 +263,6 @@ std::vector<Tensor> forward_typed(
   c.memory_last = out<T>(memory);
 
   const int64_t threads = at::get_num_threads();
-  c.few_rows = n.steps * n.batch <= 64;
   Tensor padded_bias, packed, packed_embed;
   if (weight_ih) {
     padded_bias = pad_bias(bias, n.gates + 1, n.size, c.ld, x);
@@ -288,7 +294,11 @@ std::vector<Tensor> forward_typed(
   for_blocks(n.batch, rows, [&](int64_t begin, int64_t end, int64_t thread) {
     k.forward(c, begin, end, out<T>(scratch) + thread * scratch_size);
   });
-  return {outputs, h, memory, states, sums, scalars, updates};
+  if (keep && s.lambda) {
+    frame = memory;
+    if (c.start == kTimesMemory) memory = at::bmm(*memory0, frame);
+  }
+  return {outputs, h, memory, frame, states, sums, scalars, updates};
 }
 
 // ---------------------------------------------------------------- backward
@@ -297,10 +307,10 @@ std::vector<Tensor> forward_typed(
 template <class T>
 std::vector<Tensor> backward_typed(
     const std::vector<MaybeTensor>& grads, const std::vector<bool>& needed, Tensor x,
-    MaybeTensor weight_ih, const MaybeTensor& bias, Tensor weight_hh, Tensor h0,
-    const MaybeTensor& memory, const MaybeTensor& padded, const Tensor& states, const Tensor& sums,
+    MaybeTensor weight_ih, const MaybeTensor& bias, Tensor weight_hh, Tensor h0, MaybeTensor memory0,
+    const MaybeTensor& padded, const MaybeTensor& frame, const Tensor& states, const Tensor& sums,
     const Tensor& scalars, const MaybeTensor& updates, const Settings& s) {
-  const Sizes n = check_arguments(x, weight_ih, bias, weight_hh, h0, memory, padded, s);
+  const Sizes n = check_arguments(x, weight_ih, bias, weight_hh, h0, memory0, padded, s);
   const Kernels<T>& k = kernels<T>();
   const auto options = x.options();
   x = whole_rows(x);
@@ -330,34 +340,39 @@ std::vector<Tensor> backward_typed(
   if (grads[1]) grad_h.narrow(1, 0, n.size).copy_(*grads[1]);
   c.grad_h = out<T>(grad_h);
 
-  Tensor matrix, skew, pending, rotated, grad_memory, padded_bias, packed, packed_embed;
+  Tensor matrix, skew, grad_memory;
   if (s.lambda) {
-    c.updates = out<T>(*updates);
-    matrix = empty({n.batch, n.size, c.ld}, x);
-    matrix.narrow(2, n.size, c.ld - n.size).zero_();
-    matrix.narrow(2, 0, n.size).copy_(*memory);
-    skew = empty({n.batch, n.size, c.ld}, x).zero_();
+    const auto padded_rows = [&](const Tensor& from) {
+      Tensor to = empty({n.batch, n.size, c.ld}, x);
+      to.narrow(2, 0, n.size).copy_(from);
+      to.narrow(2, n.size, c.ld - n.size).zero_();
+      return to;
+    };
+    memory0 = memory0->contiguous();
+    const bool identity = is_identity(*memory0);
+    matrix = padded_rows(*frame);
     if (grads[2]) {
-      const Tensor product = at::bmm(memory->transpose(1, 2), *grads[2]);
-      skew.narrow(2, 0, n.size).copy_(product - product.transpose(1, 2));
+      const Tensor outer = at::bmm(*grads[2], frame->transpose(1, 2));
+      if (needed[5]) grad_memory = padded_rows(outer);
+      const Tensor pulled = identity ? outer : at::bmm(memory0->transpose(1, 2), outer);
+      skew = padded_rows(pulled - pulled.transpose(1, 2));
+    } else {
+      skew = empty({n.batch, n.size, c.ld}, x).zero_();
+      if (needed[5]) grad_memory = at::zeros({n.batch, n.size, c.ld}, options);
     }
-    pending = at::zeros({n.batch, 4, c.ld}, options);
-    rotated = at::empty({n.batch, c.ld}, options);
-    if (needed[5]) {
-      grad_memory = at::zeros({n.batch, n.size, c.ld}, options);
-      if (grads[2]) grad_memory.narrow(2, 0, n.size).copy_(*grads[2]);
-    }
+    c.updates = out<T>(*updates);
+    if (!identity) c.memory0 = data<T>(*memory0);
     c.memory = out<T>(matrix);
     c.skew = out<T>(skew);
-    c.pending = out<T>(pending);
-    c.rotated = out<T>(rotated);
     c.grad_memory = out<T>(grad_memory);
   }
 
-  packed = at::empty({row * c.ld}, options);
-  k.pack_columns(data<T>(weight_hh), n.size, n.gates, c.ld, out<T>(packed));
+  const int64_t wide_x = weight_ih ? round_up(n.inputs + 1, k.width) : 0;
+  Tensor padded_bias, packed, packed_embed, packed_x, grad_x;
+  packed = at::empty({n.gates * c.ld * c.ld}, options);
+  k.pack_columns(data<T>(weight_hh), n.size, c.ld, n.size, n.gates, c.ld, out<T>(packed));
   c.weights = data<T>(packed);
-  Tensor padded_weight_ih;
+  if (needed[0]) grad_x = empty(x.sizes(), x);
   if (weight_ih) {
     weight_ih = weight_ih->contiguous();
     padded_bias = pad_bias(bias, blocks, n.size, c.ld, x);
@@ -368,31 +383,45 @@ std::vector<Tensor> backward_typed(
         out<T>(packed_embed));
     c.weight_embed = data<T>(packed_embed);
     if (needed[0]) {
-      padded_weight_ih = at::zeros({blocks, c.ld, n.inputs}, options);
-      padded_weight_ih.narrow(1, 0, n.size).copy_(weight_ih->view({blocks, n.size, n.inputs}));
-      padded_weight_ih = padded_weight_ih.view({row, n.inputs});
+      packed_x = at::empty({row * wide_x}, options);
+      k.pack_columns(data<T>(*weight_ih), n.inputs, wide_x, n.size, blocks, c.ld, out<T>(packed_x));
+      c.weights_x = data<T>(packed_x);
+      c.grad_x = out<T>(grad_x);
+      c.grad_x_step = grad_x.stride(0);
+      c.grad_x_row = grad_x.stride(1);
     }
+  } else {
+    c.grad_projected = out<T>(grad_x);
   }
 
-  // A chunk of steps at a time, so that what goes into the products stays in the cache.
-  const int64_t most = std::max<int64_t>(1, (int64_t(16) << 20) / (n.batch * row * int64_t(sizeof(T))));
-  const int64_t wanted = std::max<int64_t>(s.lambda ? 32 : 8, (1024 + n.batch - 1) / std::max<int64_t>(n.batch, 1));
+  // A chunk of steps at a time, so that what goes into the products of the weights' gradient stays
+  // in the cache.
+  const int64_t most = std::max<int64_t>(
+      1, (int64_t(16) << 20) / std::max<int64_t>(1, n.batch * row * int64_t(sizeof(T))));
+  const int64_t wanted =
+      std::max<int64_t>(s.lambda ? 32 : 4, 1024 / std::max<int64_t>(n.batch, 1) + 1);
   const int64_t chunk = std::min({n.steps, most, wanted});
-  Tensor sink = empty({chunk, n.batch, row}, x);
-  c.grad_sums = out<T>(sink);
 
-  Tensor grad_x, grad_weight_ih, grad_bias, grad_weight_hh;
-  if (needed[0]) grad_x = empty(x.sizes(), x);
-  if (needed[1]) grad_weight_ih = at::zeros({row, n.inputs}, options);
-  if (needed[2]) grad_bias = at::zeros({row}, options);
-  if (needed[3]) grad_weight_hh = at::zeros({n.gates * c.ld, n.size}, options);
+  Tensor grad_weights, packed_grads, packed_inputs;
+  const int64_t wide_h = round_up(c.ld, k.panel);
+  if (needed[1] || needed[2] || needed[3]) {
+    c.columns = weight_ih ? row : n.gates * c.ld;
+    c.grad_weights_ld = wide_h + round_up(wide_x, k.panel);
+    const int64_t height = round_up(c.columns, k.tile_rows);
+    grad_weights = at::zeros({height, c.grad_weights_ld}, options);
+    packed_grads = empty({height, chunk * n.batch}, x);
+    packed_inputs = empty({c.grad_weights_ld, chunk * n.batch}, x);
+    c.grad_weights = out<T>(grad_weights);
+    c.packed_grads = out<T>(packed_grads);
+    c.packed_inputs = out<T>(packed_inputs);
+  }
 
   const int64_t threads = at::get_num_threads();
   const int64_t work =
-      chunk * n.batch * n.size * ((n.gates + 11 * s.lambda) * n.size + n.inputs);
-  const int64_t rows = block_rows(
-      n.batch, std::max<int64_t>(1, std::min(threads, work / kSmallWork)),
-      s.lambda ? int64_t(2 * n.size * c.ld * sizeof(T)) : 0);
+      chunk * n.batch * n.size * ((n.gates + 9 * s.lambda) * n.size + n.inputs);
+  const int64_t used = std::max<int64_t>(1, std::min(threads, work / kSmallWork));
+  const int64_t rows =
+      block_rows(n.batch, used, s.lambda ? int64_t(2 * n.size * c.ld * sizeof(T)) : 0);
   const int64_t scratch_size = round_up(k.backward_scratch(c, rows), 64);
   Tensor scratch = at::empty({threads, scratch_size}, options);
 
@@ -401,47 +430,25 @@ std::vector<Tensor> backward_typed(
     for_blocks(n.batch, rows, [&](int64_t begin, int64_t end, int64_t thread) {
       k.backward(c, first, last, begin, end, out<T>(scratch) + thread * scratch_size);
     });
-    const int64_t count = last - first, low = s.reverse ? n.steps - last : first;
-    const Tensor part = sink.narrow(0, 0, count);
-    const Tensor flat = part.view({count * n.batch, row});
-    if (needed[3]) {
-      // The states before these steps: one step away, and h0 before the very first.
-      const Tensor recurrent = flat.narrow(1, 0, n.gates * c.ld);
-      const int64_t own = first == 0 ? count - 1 : count;
-      if (own > 0) {
-        const int64_t from = s.reverse ? low + 1 : low - (first == 0 ? 0 : 1);
-        const int64_t skip = first == 0 && !s.reverse ? n.batch : 0;
-        grad_weight_hh.addmm_(
-            recurrent.narrow(0, skip, own * n.batch).t(),
-            states.narrow(0, from, own).view({own * n.batch, n.size}));
-      }
-      if (first == 0)
-        grad_weight_hh.addmm_(
-            recurrent.narrow(0, s.reverse ? (count - 1) * n.batch : 0, n.batch).t(), h0);
-    }
-    if (weight_ih) {
-      if (needed[1])
-        grad_weight_ih.addmm_(
-            flat.t(), x.narrow(0, low, count).reshape({count * n.batch, n.inputs}));
-      if (needed[2]) grad_bias.add_(flat.sum(0));
-      if (needed[0])
-        grad_x.narrow(0, low, count)
-            .copy_(at::mm(flat, padded_weight_ih).view({count, n.batch, n.inputs}));
-    } else if (needed[0]) {
-      grad_x.narrow(0, low, count)
-          .view({count, n.batch, blocks, n.size})
-          .copy_(part.view({count, n.batch, blocks, c.ld}).narrow(3, 0, n.size));
-    }
+    if (c.grad_weights)
+      at::parallel_for(0, used, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t part = begin; part < end; ++part)
+          k.weight_gradient(c, (last - first) * n.batch, part, used);
+      });
     last = first;
   }
 
-  const auto unpad = [&](const Tensor& grad, int64_t parts, int64_t columns) {
-    return grad.view({parts, c.ld, columns}).narrow(1, 0, n.size).reshape({parts * n.size, columns});
+  const auto gradient = [&](int64_t parts, int64_t from, int64_t columns) {
+    return grad_weights.narrow(0, 0, parts * c.ld)
+        .narrow(1, from, columns)
+        .reshape({parts, c.ld, columns})
+        .narrow(1, 0, n.size)
+        .reshape({parts * n.size, columns});
   };
-  if (needed[1]) grad_weight_ih = unpad(grad_weight_ih, blocks, n.inputs);
-  if (needed[2]) grad_bias = unpad(grad_bias, blocks, 1).view({blocks * n.size});
-  if (needed[3]) grad_weight_hh = unpad(grad_weight_hh, n.gates, n.size);
-  Tensor grad_h0, grad_memory0;
+  Tensor grad_weight_ih, grad_bias, grad_weight_hh, grad_h0, grad_memory0;
+  if (needed[1]) grad_weight_ih = gradient(blocks, wide_h, n.inputs);
+  if (needed[2]) grad_bias = gradient(blocks, wide_h + n.inputs, 1).view({blocks * n.size});
+  if (needed[3]) grad_weight_hh = gradient(n.gates, 0, n.size);
   if (needed[4]) grad_h0 = grad_h.narrow(1, 0, n.size).contiguous();
   if (needed[5]) grad_memory0 = grad_memory.narrow(2, 0, n.size).contiguous();
   return {grad_x, grad_weight_ih, grad_bias, grad_weight_hh, grad_h0, grad_memory0};
@@ -462,18 +469,19 @@ std::vector<Tensor> forward(
 std::vector<Tensor> backward(
     const std::vector<MaybeTensor>& grads, const std::vector<bool>& needed, const Tensor& x,
     const MaybeTensor& weight_ih, const MaybeTensor& bias, const Tensor& weight_hh, const Tensor& h0,
-    const MaybeTensor& memory, const MaybeTensor& padded, const Tensor& states, const Tensor& sums,
-    const Tensor& scalars, const MaybeTensor& updates, bool reverse, int64_t lambda, double eta,
+    const MaybeTensor& memory0, const MaybeTensor& padded, const MaybeTensor& frame,
+    const Tensor& states, const Tensor& sums, const Tensor& scalars, const MaybeTensor& updates,
+    bool reverse, int64_t lambda, double eta,
     int64_t activation, bool update_gate) {
   const c10::NoGradGuard guard;
   const Settings s{reverse, lambda, eta, activation, update_gate};
   TORCH_CHECK(grads.size() == 3 && needed.size() == 6, "wrong number of gradients");
   if (x.scalar_type() == at::kDouble)
     return backward_typed<double>(
-        grads, needed, x, weight_ih, bias, weight_hh, h0, memory, padded, states, sums, scalars,
+        grads, needed, x, weight_ih, bias, weight_hh, h0, memory0, padded, frame, states, sums, scalars,
         updates, s);
   return backward_typed<float>(
-      grads, needed, x, weight_ih, bias, weight_hh, h0, memory, padded, states, sums, scalars,
+      grads, needed, x, weight_ih, bias, weight_hh, h0, memory0, padded, frame, states, sums, scalars,
       updates, s);
 }
 

@@ -16,12 +16,15 @@
 //   de   = -(k/|e|)   [W y + (G - n2 gq) h - s p]
 //   dtau =  (k/|tau|) [(n2 al - W) y - G h + s (2 p + q)]
 //
-// lambda = 1, R_t = R_{t-1} H_s H_p = R_{t-1} + c1 p' + c2 s':
-//   c2 = -2 R s,   c1 = -2 R p + 4 (p.s) R s
-// and backward, with rho the gradient to R_t h, through the skew matrix K = R'G - G'R, G = dL/dR:
-//   y = R_t' rho;  K += y h' - h y';  zp = K p;  zs = K s - 2 (p.s) zp + 2 (zp.s) p
+// lambda = 1, R_t = R_0 P_t with P_t = P_{t-1} H_s H_p = P_{t-1} + c1 p' + c2 s' orthogonal:
+//   c2 = -2 P s,   c1 = -2 P p + 4 (p.s) P s   (P = P_{t-1}),   R_t h = R_0 (P_t h)
+// Backward, with rho the gradient to R_t h: the gradient to the rotations enters through the skew
+// matrix P' (R_0' dL/dR_t) - (R_0' dL/dR_t)' P alone, and S, which is P_t times it times P_t',
+// gets only added to:
+//   r = R_0' rho;  S += r (P_t h)' - (P_t h) r';  P_t p = c1 / 2;  P_t s = d c1 + e c2
+//   [y, zp, zx] = P_t' [r, S P_t p, S P_t s];  zs = zx - 2 (p.s) zp + 2 (zp.s) p;  dh = y
 //   gw = -2 zs / |w|;  de = [-2 zp + gw - p (p.gw)] / |e|;  dtau = [gw - q (q.gw)] / |tau|
-//   K += -2 (zp p' - p zp') - 2 (zs s' - s zs');  R_{t-1} = R_t - c1 p' - c2 s'
+//   P_{t-1} = P_t - c1 p' - c2 s';  dL/dR_0 += rho (P_t h)'
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -299,11 +302,53 @@ static void pack_rows(
 }
 
 template <class T>
-static void pack_columns(const T* hh, Int size, Int gates, Int ld, T* packed) {
-  pack(gates * ld, ld, packed, [=](Int k, Int column) -> T {
-    const Int gate = k / ld, unit = k % ld;
-    return unit < size && column < size ? hh[(gate * size + unit) * size + column] : T(0);
+static void pack_columns(
+    const T* weights, Int columns, Int wide, Int size, Int blocks, Int ld, T* packed) {
+  pack(blocks * ld, wide, packed, [=](Int k, Int column) -> T {
+    const Int block = k / ld, unit = k % ld;
+    return unit < size && column < columns ? weights[(block * size + unit) * columns + column]
+                                           : T(0);
   });
+}
+
+// A matrix for product_transposed, of which each row comes once: `panel` rows of columns apart.
+template <class T>
+static void pack_row(const T* row, Int columns, Int panel, Int depth, Int at, T* packed) {
+  T* to = packed + at * panel;
+  for (; columns > 0; columns -= panel, row += panel, to += depth * panel) {
+    const Int wide = columns < panel ? columns : panel;
+    for (Int i = 0; i < wide; ++i) to[i] = row[i];
+    for (Int i = wide; i < panel; ++i) to[i] = 0;
+  }
+}
+
+// c (R rows, V vectors) += a' b, both packed.
+template <class T, int R, int V>
+static void tile_transposed(Int depth, const T* a, const T* b, T* c, Int ldc) {
+  constexpr Int width = Size<T>::width;
+  typename Vec<T>::V acc[R][V];
+  RUM_UNROLL
+  for (int i = 0; i < R; ++i) {
+    RUM_UNROLL
+    for (int j = 0; j < V; ++j) acc[i][j] = load(c + i * ldc + j * width);
+  }
+  for (Int k = 0; k < depth; ++k) {
+    typename Vec<T>::V right[V];
+    RUM_UNROLL
+    for (int j = 0; j < V; ++j) right[j] = load(b + j * width);
+    RUM_UNROLL
+    for (int i = 0; i < R; ++i) {
+      RUM_UNROLL
+      for (int j = 0; j < V; ++j) acc[i][j] += right[j] * a[i];
+    }
+    a += R;
+    b += V * width;
+  }
+  RUM_UNROLL
+  for (int i = 0; i < R; ++i) {
+    RUM_UNROLL
+    for (int j = 0; j < V; ++j) store(c + i * ldc + j * width, acc[i][j]);
+  }
 }
 
 // c += a w' with w as it is, (columns, depth): for so few rows that packing w would cost more.
@@ -639,15 +684,83 @@ static void turn_gradient(
 
 // ---------------------------------------------------------------- the associative memory
 
-// R <- R + c1 p' + c2 s', rotated = (new R) h.
+// Run a function on blocks of at most V vectors that cover ld, about equally wide.
+template <int V, class Block>
+struct Widths {
+  template <class... Arguments>
+  static void run(Int vectors, Arguments... arguments) {
+    if (vectors == V)
+      Block::template run<V>(arguments...);
+    else
+      Widths<V - 1, Block>::run(vectors, arguments...);
+  }
+};
+template <class Block>
+struct Widths<0, Block> {
+  template <class... Arguments>
+  static void run(Int, Arguments...) {}
+};
+
+template <int V, class T, class Block, class... Arguments>
+RUM_INLINE void in_blocks(Int ld, Arguments... arguments) {
+  const Int vectors = ld / Size<T>::width, blocks = (vectors + V - 1) / V;
+  Int from = 0;
+  for (Int block = 0; block < blocks; ++block) {
+    const Int to = vectors * (block + 1) / blocks;
+    Widths<V, Block>::run(to - from, from * Size<T>::width, arguments...);
+    from = to;
+  }
+}
+
+// P, stored as its columns: P <- P + c1 p' + c2 s', turned = (new P) h.
 template <class T>
-static void memory_step(
-    Int size, Int ld, T* memory, const T* p, const T* s, const T* h, T ps, T ph, T sh, T* c1, T* c2,
-    T* rotated) {
+struct Turn {
+  template <int V>
+  static void run(
+      Int at, Int size, Int ld, T* columns, const T* p, const T* s, const T* h, T ps, T ph, T sh,
+      T* c1, T* c2, T* turned) {
+    typedef typename Vec<T>::V Vector;
+    constexpr Int width = Size<T>::width;
+    Vector on_p[V] = {}, on_s[V] = {}, on_h[V] = {};
+    const T* from = columns + at;
+    for (Int j = 0; j < size; ++j) {
+      RUM_UNROLL
+      for (int i = 0; i < V; ++i) {
+        const Vector column = load(from + j * ld + i * width);
+        on_p[i] += column * p[j];
+        on_s[i] += column * s[j];
+        on_h[i] += column * h[j];
+      }
+    }
+    Vector first[V], second[V];
+    RUM_UNROLL
+    for (int i = 0; i < V; ++i) {
+      second[i] = on_s[i] * T(-2);
+      first[i] = on_p[i] * T(-2) + on_s[i] * (4 * ps);
+      store(c1 + at + i * width, first[i]);
+      store(c2 + at + i * width, second[i]);
+      store(turned + at + i * width, on_h[i] + first[i] * ph + second[i] * sh);
+    }
+    T* to = columns + at;
+    for (Int j = 0; j < size; ++j) {
+      RUM_UNROLL
+      for (int i = 0; i < V; ++i) {
+        T* column = to + j * ld + i * width;
+        store(column, load(column) + first[i] * p[j] + second[i] * s[j]);
+      }
+    }
+  }
+};
+
+// The same for P as its rows, `size` apart: for so few steps that turning it would cost more.
+template <class T>
+static void turn_rows(
+    Int size, Int ld, T* memory, const T* p, const T* s, const T* h, T ps, T ph, T sh, T* turned,
+    T* row) {
   typedef typename Vec<T>::V V;
   constexpr Int width = Size<T>::width;
   for (Int i = 0; i < size; ++i) {
-    T* row = memory + i * ld;
+    copy_padded(row, memory + i * size, size, ld);
     V on_p = {}, on_s = {}, on_h = {};
     for (Int j = 0; j < ld; j += width) {
       const V r = load(row + j);
@@ -655,98 +768,133 @@ static void memory_step(
       on_s += r * load(s + j);
       on_h += r * load(h + j);
     }
-    const T rp = sum<T>(on_p), rs = sum<T>(on_s), rh = sum<T>(on_h);
-    const T second = -2 * rs, first = -2 * rp + 4 * ps * rs;
-    c1[i] = first;
-    c2[i] = second;
-    rotated[i] = rh + first * ph + second * sh;
+    const T rs = sum<T>(on_s);
+    const T second = -2 * rs, first = -2 * sum<T>(on_p) + 4 * ps * rs;
+    turned[i] = sum<T>(on_h) + first * ph + second * sh;
     for (Int j = 0; j < ld; j += width)
       store(row + j, load(row + j) + load(p + j) * first + load(s + j) * second);
+    memcpy(memory + i * size, row, size * sizeof(T));
   }
-  zero(c1, size, ld);
-  zero(c2, size, ld);
-  zero(rotated, size, ld);
+  zero(turned, size, ld);
 }
 
+// S, skew, as its rows: S <- S + r turned' - turned r', z1 = S v1, z2 = S v2.
 template <class T>
-static void memory_product(Int size, Int ld, const T* memory, const T* h, T* rotated) {
-  for (Int i = 0; i < size; ++i) rotated[i] = dot(ld, memory + i * ld, h);
-  zero(rotated, size, ld);
-}
-
-// y = R' rho, then R <- R - c1 p' - c2 s' and rotated = (new R) earlier.
-template <class T>
-static void memory_back(
-    Int size, Int ld, T* memory, const T* rho, const T* p, const T* s, const T* c1, const T* c2,
-    const T* earlier, T* y, T* rotated) {
-  typedef typename Vec<T>::V V;
-  constexpr Int width = Size<T>::width;
-  zero(y, 0, ld);
-  for (Int i = 0; i < size; ++i) {
-    T* row = memory + i * ld;
-    const T weight = rho[i], first = c1[i], second = c2[i];
-    V acc = {};
-    for (Int j = 0; j < ld; j += width) {
-      V r = load(row + j);
-      store(y + j, load(y + j) + r * weight);
-      r = r - load(p + j) * first - load(s + j) * second;
-      store(row + j, r);
-      acc += r * load(earlier + j);
+struct Skew {
+  template <int V>
+  static void run(
+      Int at, Int size, Int ld, T* skew, const T* r, const T* turned, const T* v1, const T* v2,
+      T* z1, T* z2) {
+    typedef typename Vec<T>::V Vector;
+    constexpr Int width = Size<T>::width;
+    Vector on_1[V] = {}, on_2[V] = {}, right[V], left[V];
+    RUM_UNROLL
+    for (int j = 0; j < V; ++j) {
+      right[j] = load(turned + at + j * width);
+      left[j] = load(r + at + j * width);
     }
-    rotated[i] = sum<T>(acc);
+    T* row = skew + at;
+    for (Int i = 0; i < size; ++i, row += ld) {
+      RUM_UNROLL
+      for (int j = 0; j < V; ++j) {
+        const Vector element = load(row + j * width) + right[j] * r[i] - left[j] * turned[i];
+        store(row + j * width, element);
+        on_1[j] -= element * v1[i];
+        on_2[j] -= element * v2[i];
+      }
+    }
+    RUM_UNROLL
+    for (int j = 0; j < V; ++j) {
+      store(z1 + at + j * width, on_1[j]);
+      store(z2 + at + j * width, on_2[j]);
+    }
   }
-  zero(rotated, size, ld);
+};
+
+// P as its rows: [y, zp, zx] = P' [r, z1, z2], then P <- P - c1 p' - c2 s'.
+template <class T>
+struct TurnBack {
+  template <int V>
+  static void run(
+      Int at, Int size, Int ld, T* rows, const T* r, const T* z1, const T* z2, const T* p,
+      const T* s, const T* c1, const T* c2, T* y, T* zp, T* zx) {
+    typedef typename Vec<T>::V Vector;
+    constexpr Int width = Size<T>::width;
+    Vector on_y[V] = {}, on_p[V] = {}, on_x[V] = {}, right_p[V], right_s[V];
+    RUM_UNROLL
+    for (int j = 0; j < V; ++j) {
+      right_p[j] = load(p + at + j * width);
+      right_s[j] = load(s + at + j * width);
+    }
+    T* row = rows + at;
+    for (Int i = 0; i < size; ++i, row += ld) {
+      RUM_UNROLL
+      for (int j = 0; j < V; ++j) {
+        const Vector element = load(row + j * width);
+        on_y[j] += element * r[i];
+        on_p[j] += element * z1[i];
+        on_x[j] += element * z2[i];
+        store(row + j * width, element - right_p[j] * c1[i] - right_s[j] * c2[i]);
+      }
+    }
+    RUM_UNROLL
+    for (int j = 0; j < V; ++j) {
+      store(y + at + j * width, on_y[j]);
+      store(zp + at + j * width, on_p[j]);
+      store(zx + at + j * width, on_x[j]);
+    }
+  }
+};
+
+// M += left right', rows ld apart.
+template <class T>
+static void add_outer(Int size, Int ld, T* matrix, const T* left, const T* right) {
+  constexpr Int width = Size<T>::width;
+  for (Int i = 0; i < size; ++i) {
+    T* row = matrix + i * ld;
+    for (Int j = 0; j < ld; j += width) store(row + j, load(row + j) + load(right + j) * left[i]);
+  }
 }
 
-// K <- K + the pending update + y h' - h y', zp = K p, zs = K s. pending: 2 zp, p, 2 zs, s.
+// to = M from and to = M' from, the rows of M `size` apart.
 template <class T>
-static void skew_step(
-    Int size, Int ld, T* skew, const T* pending, const T* y, const T* h, const T* p, const T* s,
-    T* zp, T* zs) {
-  typedef typename Vec<T>::V V;
+static void matrix_vector(Int size, Int ld, const T* matrix, const T* from, T* to) {
   constexpr Int width = Size<T>::width;
-  const T *old_zp = pending, *old_p = pending + ld, *old_zs = pending + 2 * ld;
-  const T* old_s = pending + 3 * ld;
   for (Int i = 0; i < size; ++i) {
-    T* row = skew + i * ld;
-    const T a = y[i], b = h[i], c = old_zp[i], d = old_p[i], e = old_zs[i], f = old_s[i];
-    V on_p = {}, on_s = {};
-    for (Int j = 0; j < ld; j += width) {
-      V r = load(row + j) + load(h + j) * a - load(y + j) * b;
-      r = r - load(old_p + j) * c + load(old_zp + j) * d;
-      r = r - load(old_s + j) * e + load(old_zs + j) * f;
-      store(row + j, r);
-      on_p += r * load(p + j);
-      on_s += r * load(s + j);
-    }
-    zp[i] = sum<T>(on_p);
-    zs[i] = sum<T>(on_s);
+    const T* row = matrix + i * size;
+    typename Vec<T>::V acc = {};
+    Int j = 0;
+    for (; j + width <= size; j += width) acc += load(row + j) * load(from + j);
+    T total = sum<T>(acc);
+    for (; j < size; ++j) total += row[j] * from[j];
+    to[i] = total;
   }
-  zero(zp, size, ld);
-  zero(zs, size, ld);
+  zero(to, size, ld);
 }
 
-// G <- (G + rho h') H_p H_s: the gradient to the memory before the step.
 template <class T>
-static void grad_memory_step(
-    Int size, Int ld, T* grad, const T* rho, const T* h, const T* p, const T* s, T ps) {
-  typedef typename Vec<T>::V V;
+static void vector_matrix(Int size, Int ld, const T* matrix, const T* from, T* to) {
   constexpr Int width = Size<T>::width;
+  zero(to, 0, ld);
   for (Int i = 0; i < size; ++i) {
-    T* row = grad + i * ld;
-    const T weight = rho[i];
-    V on_p = {}, on_s = {};
-    for (Int j = 0; j < ld; j += width) {
-      const V r = load(row + j) + load(h + j) * weight;
-      store(row + j, r);
-      on_p += r * load(p + j);
-      on_s += r * load(s + j);
-    }
-    const T gp = sum<T>(on_p);
-    const T first = -2 * gp, second = -2 * sum<T>(on_s) + 4 * ps * gp;
-    for (Int j = 0; j < ld; j += width)
-      store(row + j, load(row + j) + load(p + j) * first + load(s + j) * second);
+    const T* row = matrix + i * size;
+    const T factor = from[i];
+    Int j = 0;
+    for (; j + width <= size; j += width) store(to + j, load(to + j) + load(row + j) * factor);
+    for (; j < size; ++j) to[j] += row[j] * factor;
   }
+}
+
+// to (rows ld_to apart) = from' (rows ld_from apart), 8 x 8 at a time.
+template <class T>
+static void transpose(Int size, const T* from, Int ld_from, T* to, Int ld_to) {
+  constexpr Int block = 8;
+  for (Int i = 0; i < size; i += block)
+    for (Int j = 0; j < size; j += block) {
+      const Int end_i = i + block < size ? i + block : size, end_j = j + block < size ? j + block : size;
+      for (Int a = i; a < end_i; ++a)
+        for (Int b = j; b < end_j; ++b) to[b * ld_to + a] = from[a * ld_from + b];
+    }
 }
 
 // ---------------------------------------------------------------- the loop
@@ -801,24 +949,34 @@ static void gate_sums(const Forward<T>& c, Int time, Int begin, Int rows, const 
 
 template <class T>
 static Int forward_scratch(const Forward<T>& c, Int rows) {
-  const Int matrix = c.lambda ? c.size * c.ld : 0;
-  return rows * ((c.gates + 2) * c.ld + matrix) + 6 * c.ld + kScalars;
+  const Int matrix = c.lambda && !c.few_rows ? c.size * c.ld : 0;
+  return rows * ((c.gates + 2) * c.ld + matrix) + 7 * c.ld + kScalars;
 }
 
 template <class T>
 static void forward(const Forward<T>& c, Int begin, Int end, T* scratch) {
   const auto new_state = select<NewState, T>(c.activation);
   const Int rows = end - begin, size = c.size, ld = c.ld, width = c.gates * ld;
-  T* h = scratch;
+  T* memory = scratch; // columns of P
+  T* h = memory + (c.lambda && !c.few_rows ? rows * size * ld : 0);
   T* e = h + rows * ld;
   T* own_sums = e + rows * ld;
   T* p = own_sums + rows * width;
-  T *s = p + ld, *rotated = s + ld, *own_updates = rotated + ld, *own_scalars = own_updates + 2 * ld;
-  T* memory = own_scalars + kScalars + ld; // keeps rows of R aligned as ld is
+  T *s = p + ld, *rotated = s + ld, *own_updates = rotated + ld, *own_scalars = own_updates + 3 * ld;
   for (Int r = 0; r < rows; ++r) copy_padded(h + r * ld, c.h0 + (begin + r) * size, size, ld);
-  if (c.lambda)
-    for (Int i = 0; i < rows * size; ++i)
-      copy_padded(memory + i * ld, c.memory0 + (begin * size + i) * size, size, ld);
+  for (Int b = begin; c.lambda && b < end; ++b) {
+    const T* from = c.memory0 + b * size * size;
+    T* to = memory + (b - begin) * size * ld;
+    if (c.few_rows) {
+      memcpy(c.memory_last + b * size * size, from, size * size * sizeof(T));
+      continue;
+    }
+    zero(to, 0, size * ld);
+    if (c.start == kFromMemory)
+      transpose(size, from, size, to, ld);
+    else
+      for (Int i = 0; i < size; ++i) to[i * ld + i] = 1;
+  }
 
   for (Int step = 0; step < c.steps; ++step) {
     const Int time = c.time(step), at = time * c.batch + begin;
@@ -826,10 +984,11 @@ static void forward(const Forward<T>& c, Int begin, Int end, T* scratch) {
     gate_sums(c, time, begin, rows, h, sums);
     embed(c, time, begin, rows, c.few_rows, e);
     for (Int r = 0; r < rows; ++r) {
+      const Int b = begin + r;
       T* state = h + r * ld;
       T* output = c.outputs + (at + r) * size;
       T* scalars = c.scalars ? c.scalars + (at + r) * kScalars : own_scalars;
-      if (c.is_padded(time, begin + r)) {
+      if (c.is_padded(time, b)) {
         zero(output, 0, size);
         if (c.states) memcpy(c.states + (at + r) * size, state, size * sizeof(T));
         continue;
@@ -842,10 +1001,21 @@ static void forward(const Forward<T>& c, Int begin, Int end, T* scratch) {
       if (c.lambda) {
         measure(size, ld, embedded, tau, dot(ld, embedded, embedded), dot(ld, tau, tau), scalars);
         plane(size, ld, embedded, tau, scalars, p, s);
-        T* updates = c.updates ? c.updates + (at + r) * 2 * ld : own_updates;
-        memory_step(
-            size, ld, memory + r * size * ld, p, s, state, dot(ld, p, s), dot(ld, p, state),
-            dot(ld, s, state), updates, updates + ld, rotated);
+        const T ps = dot(ld, p, s), ph = dot(ld, p, state), sh = dot(ld, s, state);
+        T* updates = c.updates ? c.updates + (at + r) * 3 * ld : own_updates;
+        T* turned = updates + 2 * ld;
+        if (c.few_rows)
+          turn_rows(
+              size, ld, c.memory_last + b * size * size, p, s, state, ps, ph, sh, turned, rotated);
+        else
+          in_blocks<RUM_TURN_VECTORS, T, Turn<T>>(
+              ld, size, ld, memory + r * size * ld, (const T*)p, (const T*)s, (const T*)state, ps,
+              ph, sh, updates, updates + ld, turned);
+        base = turned;
+        if (c.start == kTimesMemory) {
+          matrix_vector(size, ld, c.memory0 + b * size * size, turned, rotated);
+          base = rotated;
+        }
       } else {
         base = turn(size, ld, embedded, tau, state, scalars, p, s, rotated, &on_e, &on_tau);
       }
@@ -856,7 +1026,8 @@ static void forward(const Forward<T>& c, Int begin, Int end, T* scratch) {
         const bool floored = norm < T(1e-12);
         const T inverse = floored ? T(1e12) : 1 / norm;
         scalars[kInverseH] = floored ? -inverse : inverse;
-        for (Int i = 0; i < ld; ++i) state[i] = c.eta * (state[i] * inverse);
+        for (Int i = 0; i < ld; i += Size<T>::width)
+          store(state + i, load(state + i) * inverse * c.eta);
       }
       memcpy(output, state, size * sizeof(T));
       if (c.states && c.states != c.outputs)
@@ -865,9 +1036,9 @@ static void forward(const Forward<T>& c, Int begin, Int end, T* scratch) {
   }
 
   for (Int r = 0; r < rows; ++r) memcpy(c.h_last + (begin + r) * size, h + r * ld, size * sizeof(T));
-  if (c.lambda)
-    for (Int i = 0; i < rows * size; ++i)
-      memcpy(c.memory_last + (begin * size + i) * size, memory + i * ld, size * sizeof(T));
+  for (Int r = 0; c.lambda && !c.few_rows && r < rows; ++r)
+    transpose(
+        size, memory + r * size * ld, ld, c.memory_last + (begin + r) * size * size, size);
 }
 
 // The state before a step.
@@ -877,17 +1048,73 @@ RUM_INLINE const T* state_before(const Loop<T>& c, Int step, Int row) {
                    : c.states + (c.time(step - 1) * c.batch + row) * c.size;
 }
 
-// The last step before `step` at which a row is not padded; -1: there is none.
 template <class T>
-RUM_INLINE Int step_before(const Loop<T>& c, Int step, Int row) {
-  do --step;
-  while (step >= 0 && c.is_padded(c.time(step), row));
-  return step;
+static Int backward_scratch(const Backward<T>& c, Int rows) {
+  const Int inputs = (c.inputs + Size<T>::width) / Size<T>::width * Size<T>::width;
+  return rows * ((c.gates + 2) * c.ld + inputs) + 14 * c.ld + inputs;
 }
 
 template <class T>
-static Int backward_scratch(const Backward<T>& c, Int rows) {
-  return (rows + 12) * c.ld;
+RUM_INLINE void add_row(Int size, const T* from, Int unit, T* to) {
+  constexpr Int width = Size<T>::width;
+  Int i = 0;
+  if (unit) {
+    for (; i + width <= size; i += width) store(to + i, load(to + i) + load(from + i));
+    for (; i < size; ++i) to[i] += from[i];
+  } else {
+    for (; i < size; ++i) to[i] += *from;
+  }
+}
+
+// lambda = 1: gradients to tau and e, that to h added, from rho; P and S one step back.
+template <class T>
+static void memory_gradient(
+    const Backward<T>& c, Int b, const T* e, const T* tau, const T* scalars, const T* updates,
+    const T* rho, T* work, T* grad_h, T* grad_tau, T* grad_e) {
+  typedef typename Vec<T>::V V;
+  constexpr Int width = Size<T>::width;
+  const Int size = c.size, ld = c.ld;
+  T *p = work, *s = p + ld, *v1 = s + ld, *v2 = v1 + ld, *z1 = v2 + ld, *z2 = z1 + ld, *y = z2 + ld;
+  T *zp = y + ld, *zs = zp + ld, *pulled = zs + ld;
+  const T *c1 = updates, *c2 = updates + ld, *turned = updates + 2 * ld;
+  plane(size, ld, e, tau, scalars, p, s);
+  const T ps = dot(ld, p, s);
+  const T* r = rho;
+  if (c.memory0) {
+    vector_matrix(size, ld, c.memory0 + b * size * size, rho, pulled);
+    r = pulled;
+  }
+  if (c.grad_memory) add_outer(size, ld, c.grad_memory + b * size * ld, rho, turned);
+  // With x = P_{t-1} s = -c2 / 2 and P_{t-1} p = -c1 / 2 - ps c2:
+  // P_t s = -x - 2 ps P_{t-1} p + 4 ps^2 x = ps c1 + c2 / 2.
+  for (Int i = 0; i < ld; i += width) {
+    const V first = load(c1 + i);
+    store(v1 + i, first * T(0.5));
+    store(v2 + i, first * ps + load(c2 + i) * T(0.5));
+  }
+  in_blocks<RUM_SKEW_VECTORS, T, Skew<T>>(
+      ld, size, ld, c.skew + b * size * ld, r, turned, (const T*)v1, (const T*)v2, z1, z2);
+  in_blocks<RUM_BACK_VECTORS, T, TurnBack<T>>(
+      ld, size, ld, c.memory + b * size * ld, r, (const T*)z1, (const T*)z2, (const T*)p,
+      (const T*)s, c1, c2, y, zp, zs);
+  const T zps = 2 * dot(ld, zp, s);
+  const T inverse_e = scalars[kInverseE], inverse_tau = scalars[kInverseTau];
+  const T inverse_w = scalars[kNormW2]; // 0 for a half turn
+  const T keep = int(scalars[kKind]) == kHalfTurn ? T(0) : T(2);
+  V along_p = {}, along_q = {};
+  for (Int i = 0; i < ld; i += width) {
+    const V up = load(p + i), gw = (load(zs + i) - load(zp + i) * (2 * ps) + up * zps) * (-2 * inverse_w);
+    store(zs + i, gw);
+    along_p += up * gw;
+    along_q += load(tau + i) * gw;
+    store(grad_h + i, load(grad_h + i) + load(y + i));
+  }
+  const T on_p = sum<T>(along_p), on_tau = sum<T>(along_q) * inverse_tau * inverse_tau;
+  for (Int i = 0; i < ld; i += width) {
+    const V gw = load(zs + i);
+    store(grad_e + i, load(rho + i) + (gw - load(zp + i) * keep - load(p + i) * on_p) * inverse_e);
+    store(grad_tau + i, (gw - load(tau + i) * on_tau) * inverse_tau);
+  }
 }
 
 template <class T>
@@ -895,105 +1122,117 @@ static void backward(
     const Backward<T>& c, Int first, Int last, Int begin, Int end, T* scratch) {
   const auto candidate_gradient = select<CandidateGradient, T>(c.activation);
   const Int rows = end - begin, size = c.size, ld = c.ld, width = c.gates * ld, row = width + ld;
-  T* e = scratch;
-  T* h = e + rows * ld;
-  T *rho = h + ld, *p = rho + ld, *s = p + ld, *work = s + ld; // work: 4 * ld
-  T *y = work + 4 * ld, *zp = y + ld, *zs = zp + ld, *earlier = zs + ld;
+  constexpr Int panel = Size<T>::panel;
   const Int low = c.reverse ? c.time(last - 1) : first; // the first time of the chunk
-
-  if (c.lambda && last == c.steps)
-    for (Int b = begin; b < end; ++b) {
-      const Int step = step_before(c, c.steps, b);
-      if (step < 0) continue;
-      copy_padded(h, state_before(c, step, b), size, ld);
-      memory_product(size, ld, c.memory + b * size * ld, h, c.rotated + b * ld);
-    }
+  const Int depth = (last - first) * c.batch;
+  const Int wide_x = (c.inputs + Size<T>::width) / Size<T>::width * Size<T>::width;
+  T* e = scratch;
+  T* grads = e + rows * ld; // to tau, u and e of one step
+  T* grad_x = grads + rows * row;
+  T* x_row = grad_x + rows * wide_x; // x, 1
+  T* h = x_row + wide_x;
+  T *rho = h + ld, *p = rho + ld, *s = p + ld, *work = rho + ld; // work: 10 * ld
+  zero(x_row, 0, wide_x);
 
   for (Int step = last - 1; step >= first; --step) {
     const Int time = c.time(step), at = time * c.batch + begin;
-    T* grads = c.grad_sums + ((time - low) * c.batch + begin) * row;
     embed(c, time, begin, rows, false, e);
     for (Int r = 0; r < rows; ++r) {
-      const Int b = begin + r;
+      const Int b = begin + r, place = (time - low) * c.batch + b;
       T* grad = c.grad_h + b * ld;
       T* grad_tau = grads + r * row;
       T* grad_e = grad_tau + width;
-      if (c.is_padded(time, b)) {
+      const bool padded = c.is_padded(time, b);
+      if (padded) {
         zero(grad_tau, 0, row);
-        continue;
-      }
-      if (c.grad_outputs) {
-        const T* from = c.grad_outputs + time * c.grad_step + b * c.grad_row;
-        if (c.grad_unit)
-          for (Int i = 0; i < size; ++i) grad[i] += from[i];
+        zero(h, 0, ld);
+      } else {
+        if (c.grad_outputs)
+          add_row(size, c.grad_outputs + time * c.grad_step + b * c.grad_row, c.grad_unit, grad);
+        const T* scalars = c.scalars + (at + r) * kScalars;
+        if (c.eta != 0) {
+          // h = eta h_new / n: dL/dh_new = eta / n (g - (g.h) h / eta^2)
+          const T inverse = scalars[kInverseH];
+          copy_padded(h, c.states + (at + r) * size, size, ld);
+          const T along = inverse < 0 ? T(0) : dot(ld, h, grad) / (c.eta * c.eta);
+          const T scale = c.eta * (inverse < 0 ? -inverse : inverse);
+          for (Int i = 0; i < ld; i += Size<T>::width)
+            store(grad + i, (load(grad + i) - load(h + i) * along) * scale);
+        }
+        copy_padded(h, state_before(c, step, b), size, ld);
+        const T* embedded = e + r * ld;
+        const T* tau = c.sums + (at + r) * width;
+        const T* u = c.gates == 2 ? tau + ld : nullptr;
+        const T* updates = c.updates + (at + r) * 3 * ld;
+        const T* base;
+        T on_e = 0, on_tau = 0, e_rho, tau_rho;
+        if (!c.lambda) {
+          base = turn_again(size, ld, embedded, tau, h, scalars, p, s, s + ld, &on_e, &on_tau);
+        } else if (c.memory0) {
+          matrix_vector(size, ld, c.memory0 + b * size * size, updates + 2 * ld, work);
+          base = work;
+        } else {
+          base = updates + 2 * ld;
+        }
+        candidate_gradient(
+            ld, embedded, tau, u, base, on_e, on_tau, h, grad, rho, grad_tau + ld, &e_rho, &tau_rho);
+        if (c.lambda)
+          memory_gradient(c, b, embedded, tau, scalars, updates, rho, work, grad, grad_tau, grad_e);
         else
-          for (Int i = 0; i < size; ++i) grad[i] += *from;
+          turn_gradient(
+              ld, embedded, tau, h, scalars, rho, e_rho, tau_rho, p, s, s + ld, grad, grad_tau,
+              grad_e);
       }
-      const T* scalars = c.scalars + (at + r) * kScalars;
-      if (c.eta != 0) {
-        // h = eta h_new / n: dL/dh_new = eta / n (g - (g.h) h / eta^2)
-        const T inverse = scalars[kInverseH];
-        copy_padded(h, c.states + (at + r) * size, size, ld);
-        const T along = inverse < 0 ? T(0) : dot(ld, h, grad) / (c.eta * c.eta);
-        const T scale = c.eta * (inverse < 0 ? -inverse : inverse);
-        for (Int i = 0; i < ld; ++i) grad[i] = scale * (grad[i] - along * h[i]);
+      if (c.packed_grads) {
+        pack_row(grad_tau, c.columns, Int(RUM_TILE_ROWS), depth, place, c.packed_grads);
+        pack_row(h, ld, panel, depth, place, c.packed_inputs);
+        if (c.inputs) {
+          if (!padded) memcpy(x_row, c.x + time * c.x_step + b * c.x_row, c.inputs * sizeof(T));
+          x_row[c.inputs] = 1;
+          pack_row(
+              x_row, wide_x, panel, depth, place,
+              c.packed_inputs + (ld + panel - 1) / panel * panel * depth);
+        }
       }
-      copy_padded(h, state_before(c, step, b), size, ld);
-      const T* embedded = e + r * ld;
-      const T* tau = c.sums + (at + r) * width;
-      const T* u = c.gates == 2 ? tau + ld : nullptr;
-      const T* base;
-      T on_e = 0, on_tau = 0, e_rho, tau_rho;
-      if (c.lambda)
-        base = c.rotated + b * ld;
-      else
-        base = turn_again(size, ld, embedded, tau, h, scalars, p, s, work, &on_e, &on_tau);
-      candidate_gradient(
-          ld, embedded, tau, u, base, on_e, on_tau, h, grad, rho, grad_tau + ld, &e_rho, &tau_rho);
-      if (!c.lambda) {
-        turn_gradient(
-            ld, embedded, tau, h, scalars, rho, e_rho, tau_rho, p, s, work, grad, grad_tau, grad_e);
-        continue;
+      if (c.grad_projected) {
+        T* to = c.grad_projected + (at + r) * (c.gates + 1) * size;
+        for (Int gate = 0; gate <= c.gates; ++gate)
+          memcpy(to + gate * size, grad_tau + gate * ld, size * sizeof(T));
       }
-      plane(size, ld, embedded, tau, scalars, p, s);
-      const Int before = step_before(c, step, b);
-      if (before >= 0)
-        copy_padded(earlier, state_before(c, before, b), size, ld);
-      else
-        zero(earlier, 0, ld);
-      const T* updates = c.updates + (at + r) * 2 * ld;
-      memory_back(
-          size, ld, c.memory + b * size * ld, rho, p, s, updates, updates + ld, earlier, y,
-          c.rotated + b * ld);
-      T* pending = c.pending + b * 4 * ld;
-      skew_step(size, ld, c.skew + b * size * ld, pending, y, h, p, s, zp, zs);
-      const T ps = dot(ld, p, s), zps = dot(ld, zp, s);
-      const int kind = int(scalars[kKind]);
-      const T inverse_e = scalars[kInverseE], inverse_tau = scalars[kInverseTau];
-      const T inverse_w = scalars[kNormW2]; // 0 for a half turn
-      const T keep = kind == kHalfTurn ? T(0) : T(1);
-      for (Int i = 0; i < ld; ++i) {
-        zs[i] = zs[i] - 2 * ps * zp[i] + 2 * zps * p[i];
-        grad[i] += y[i];
-        grad_tau[i] = -2 * inverse_w * zs[i];
-      }
-      const T along_p = dot(ld, p, grad_tau), along_q = dot(ld, tau, grad_tau) * inverse_tau;
-      for (Int i = 0; i < ld; ++i) {
-        const T gw = grad_tau[i];
-        grad_e[i] = rho[i] + (gw - 2 * keep * zp[i] - along_p * p[i]) * inverse_e;
-        grad_tau[i] = (gw - along_q * inverse_tau * tau[i]) * inverse_tau;
-        pending[i] = 2 * zp[i];
-        pending[ld + i] = p[i];
-        pending[2 * ld + i] = 2 * zs[i];
-        pending[3 * ld + i] = s[i];
-      }
-      if (c.grad_memory)
-        grad_memory_step(size, ld, c.grad_memory + b * size * ld, rho, h, p, s, ps);
     }
     if (step > 0 || c.past_first)
       product(
           rows, (const T*)nullptr, Int(0), Int(0), (const T*)grads, row, width, c.weights, ld,
           (const T*)nullptr, c.grad_h + begin * ld, ld);
+    if (c.grad_x) {
+      zero(grad_x, 0, rows * wide_x);
+      product(
+          rows, (const T*)nullptr, Int(0), Int(0), (const T*)grads, row, row, c.weights_x, wide_x,
+          (const T*)nullptr, grad_x, wide_x);
+      for (Int r = 0; r < rows; ++r)
+        memcpy(
+            c.grad_x + time * c.grad_x_step + (begin + r) * c.grad_x_row, grad_x + r * wide_x,
+            c.inputs * sizeof(T));
+    }
+  }
+}
+
+// One in `parts` of the row panels of the gradient of the weights, [W_h, W_x, b], plus a chunk.
+template <class T>
+static void weight_gradient(const Backward<T>& c, Int depth, Int part, Int parts) {
+  constexpr Int high = RUM_TILE_ROWS, panel = Size<T>::panel, block = 256;
+  const Int wide_h = (c.ld + panel - 1) / panel * panel;
+  const Int panels = (c.columns + high - 1) / high;
+  for (Int from = 0; from < depth; from += block) {
+    const Int deep = depth - from < block ? depth - from : block;
+    for (Int j = 0; j < c.grad_weights_ld; j += panel)
+      for (Int i = part; i < panels; i += parts) {
+        if (j < wide_h && i * high >= c.gates * c.ld) continue; // W_h has no rows for e
+        tile_transposed<T, high, 2>(
+            deep, c.packed_grads + (i * depth + from) * high,
+            c.packed_inputs + j * depth + from * panel, c.grad_weights + i * high * c.grad_weights_ld + j,
+            c.grad_weights_ld);
+      }
   }
 }
 
@@ -1003,7 +1242,8 @@ static void backward(
 template <class T>
 Kernels<T> table() {
   return {RUM_NAME(RUM_ISA), Size<T>::width,  forward_scratch<T>, backward_scratch<T>,
-          forward<T>,        backward<T>,     pack_rows<T>,       pack_columns<T>};
+          forward<T>,        backward<T>,     weight_gradient<T>, pack_rows<T>,
+          pack_columns<T>,   RUM_TILE_ROWS,   Size<T>::panel};
 }
 
 } // namespace

@@ -48,7 +48,7 @@ struct Loop {
   T* states;             // the same tensor where nothing is padded; else (steps, batch, size) or null
   T* sums;               // tau and sigmoid(u): (steps, batch, gates * ld) or null
   T* scalars;            // (steps, batch, kScalars) or null
-  T* updates;            // lambda = 1: (steps, batch, 2 * ld) or null
+  T* updates;            // lambda = 1: c1, c2, P_t h: (steps, batch, 3 * ld) or null
 
   int64_t time(int64_t step) const {
     return reverse ? steps - 1 - step : step;
@@ -58,32 +58,49 @@ struct Loop {
   }
 };
 
+// How the associative memory starts.
+enum Start : int {
+  kFromIdentity, // R_0 = I
+  kFromMemory,   // P_0 = R_0: nothing is kept for the backward pass
+  kTimesMemory   // P_0 = I, R_t = R_0 P_t
+};
+
 template <class T>
 struct Forward : Loop<T> {
-  bool few_rows;      // the weights are the unpacked matrices
+  bool few_rows; // few rows and steps: the weights are the plain matrices, `start` is kFromMemory
+  int start;
   const T* weights;   // packed, (inputs + size) x (gates * ld)
   const T* weight_ih; // few_rows: ((gates + 1) * size, inputs)
   const T* weight_hh; // few_rows: (gates * size, size)
   const T* memory0;   // (batch, size, size)
   T* h_last;          // (batch, size)
-  T* memory_last;     // (batch, size, size)
+  T* memory_last;     // P after the last step: (batch, size, size)
 };
 
 template <class T>
 struct Backward : Loop<T> {
-  const T* weights; // packed, (gates * ld) x ld
+  const T* weights;   // packed, (gates * ld) x ld
+  const T* weights_x; // packed, ((gates + 1) * ld) x (inputs + 1, rounded up to vectors)
   const T* grad_outputs;
   int64_t grad_step, grad_row, grad_unit; // grad_unit is 0 or 1
   bool past_first;                        // carry the gradient past the first step, to h0
   T* grad_h;                              // (batch, ld): to the state after the step at hand
-  T* grad_sums; // tau, u, e of a chunk of steps, ascending in time: (., batch, (gates + 1) * ld)
+  T* grad_x;                              // (steps, batch, inputs) or null
+  int64_t grad_x_step, grad_x_row;
+  T* grad_projected; // (steps, batch, (gates + 1) * size) or null
 
-  // lambda = 1, all for every row of the batch
-  T* memory;      // (size, ld): R after the step at hand
-  T* skew;        // (size, ld): K
-  T* pending;     // (4, ld): vectors of the update of K that the next step applies
-  T* rotated;     // (ld): R_t h_{t-1} of the next step that is not padded
-  T* grad_memory; // (size, ld) or null: the gradient to R, for R_0
+  // The gradient of the weights, or all null: rows tau, u and with inputs e, `columns` in all, then
+  // padded to the height of a tile; columns W_h, padded to a panel, then W_x and the bias, padded.
+  int64_t columns, grad_weights_ld;
+  T* grad_weights;
+  T* packed_grads;  // (columns / height of a tile, chunk * batch, height)
+  T* packed_inputs; // (grad_weights_ld / panel, chunk * batch, panel)
+
+  // lambda = 1, for every row of the batch
+  const T* memory0; // (size, size), or null for R_0 = I
+  T* memory;        // (size, ld): P after the step at hand
+  T* skew;          // (size, ld): S
+  T* grad_memory;   // (size, ld) or null: the gradient to R_0
 };
 
 template <class T>
@@ -98,12 +115,17 @@ struct Kernels {
   // The steps [first, last) of the rows [begin, end), the last one first.
   void (*backward)(
       const Backward<T>&, int64_t first, int64_t last, int64_t begin, int64_t end, T* scratch);
+  // Add a chunk of `depth` steps and rows to one in `parts` of the gradient of the weights.
+  void (*weight_gradient)(const Backward<T>&, int64_t depth, int64_t part, int64_t parts);
   // Put weights into the order in which the products read them. The packed matrix has one column
   // for each row of the weights, gate after gate, every gate padded from `size` to `ld` columns.
   void (*pack_rows)(
       const T* ih, int64_t inputs, const T* hh, int64_t size, int64_t gates, int64_t ld, T* packed);
-  // The same for the transposed product: one row for each row of the weights.
-  void (*pack_columns)(const T* hh, int64_t size, int64_t gates, int64_t ld, T* packed);
+  // The same for the transposed product: one row for each row of the weights, `wide` columns.
+  void (*pack_columns)(
+      const T* weights, int64_t columns, int64_t wide, int64_t size, int64_t blocks, int64_t ld,
+      T* packed);
+  int64_t tile_rows, panel; // the height and width of a tile
 };
 
 namespace baseline {

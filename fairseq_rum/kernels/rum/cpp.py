@@ -1,4 +1,4 @@
-"""RUM's loop in C++ for the CPU: backend ``cpp``, the extension ``fairseq_rum._C`` (sources in csrc/)."""
+"""RUM's loop in C++ for the CPU: backend ``cpp``, extension ``fairseq_rum._C``, sources in csrc/."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ class _Loop(torch.autograd.Function):
         outputs, last, final_memory, *kept = _module.forward(
             x, weight_ih, bias, weight_hh, h, memory, padded, *options, True
         )
-        states, sums, scalars, updates = kept
+        frame, states, sums, scalars, updates = kept
         ctx.options = options
         ctx.save_for_backward(
-            x, weight_ih, bias, weight_hh, h, final_memory, padded,
+            x, weight_ih, bias, weight_hh, h, memory, padded, frame,
             outputs if padded is None else states, sums, scalars, updates,
         )  # fmt: skip
         ctx.set_materialize_grads(False)
