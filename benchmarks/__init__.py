@@ -1,0 +1,1 @@
+"""Speed and memory. ``make bench`` runs kernels.py, training.py and writes RESULTS.md."""
