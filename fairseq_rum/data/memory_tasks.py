@@ -258,7 +258,7 @@ class MemoryDataset(FairseqDataset):
         split: train, valid or test.
         size: number of examples, of an epoch if they are fresh.
         seed: of the data, >= 0.
-        fresh: other examples in every epoch.
+        fresh: other examples in every epoch: epoch 2 goes on where epoch 1 ended.
 
     Raises:
         InputError: an unknown split, or a size or seed out of range.
@@ -274,22 +274,17 @@ class MemoryDataset(FairseqDataset):
         if seed < 0:
             raise InputError(f"--data-seed must be at least 0, got {seed}")
         self.problem = problem
-        self.size_of_split = size
-        self._key = (seed, SPLITS.index(split))
-        self._fresh = fresh
-        self._numbers = RandomNumbers(*self._key, 1)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Called by fairseq at the start of an epoch: fresh examples, if they were asked for."""
-        if self._fresh:
-            self._numbers = RandomNumbers(*self._key, epoch)
+        self.split = split
+        self.fresh = fresh
+        self._size = size
+        self._numbers = RandomNumbers(seed, SPLITS.index(split))
 
     def __len__(self) -> int:
-        return self.size_of_split
+        return self._size
 
     def __getitem__(self, index: int) -> int:
-        if not 0 <= index < self.size_of_split:
-            raise IndexError(f"example {index} of {self.size_of_split}")
+        if index < 0 or (index >= self._size and not self.fresh):
+            raise IndexError(f"example {index} of {self._size}")
         return index
 
     def collater(self, samples: Sequence[int]) -> Dict[str, Any]:
@@ -306,10 +301,14 @@ class MemoryDataset(FairseqDataset):
             "target": torch.from_numpy(targets),
         }
 
-    def batches(self, batch_size: int) -> List[range]:
-        """The split in order, cut into batches; the last one may be smaller."""
-        size = self.size_of_split
-        return [range(i, min(i + batch_size, size)) for i in range(0, size, batch_size)]
+    def batches(self, batch_size: int, epoch: int = 1) -> List[range]:
+        """The split in order, cut into batches; the last one may be smaller.
+
+        The epoch is in the indices, where workers that were started in another one hear of it.
+        """
+        start = (epoch - 1) * self._size if self.fresh else 0
+        end = start + self._size
+        return [range(i, min(i + batch_size, end)) for i in range(start, end, batch_size)]
 
     def num_tokens(self, index: int) -> int:
         """Steps of an example."""
@@ -321,4 +320,4 @@ class MemoryDataset(FairseqDataset):
 
     def ordered_indices(self) -> np.ndarray:
         """All examples in their order."""
-        return np.arange(self.size_of_split)
+        return np.arange(self._size)

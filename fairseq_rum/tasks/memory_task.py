@@ -61,6 +61,7 @@ class MemoryTask(FairseqTask):
     def __init__(self, cfg: MemoryTaskConfig, problem: MemoryProblem) -> None:
         super().__init__(cfg)
         self.problem = problem
+        self._iterators: Dict[Tuple[Any, ...], EpochBatchIterator] = {}
         self._updates = 0
         _check_stop(cfg)
         self._stop_at = cfg.stop_at_accuracy  # read at every update, which omegaconf makes slow
@@ -107,8 +108,8 @@ class MemoryTask(FairseqTask):
     ) -> EpochBatchIterator:
         """Batches of consecutive examples, all of one length.
 
-        Every epoch has a DataLoader of its own, as is this class's default: workers that lived
-        on would not hear of the next epoch and its fresh examples.
+        Epochs share an iterator and its workers, as they do by fairseq's default: workers of an
+        iterator that is given up take five seconds to end, since it is part of a cycle.
         """
         steps = self.problem.steps
         sizes = [max_sentences] if max_sentences is not None else []
@@ -118,19 +119,28 @@ class MemoryTask(FairseqTask):
             sizes.append(max_tokens // steps)
         if not sizes or min(sizes) < 1:
             raise InputError("give --batch-size, at least 1")
-        dataset.set_epoch(epoch)
-        return EpochBatchIterator(
-            dataset=dataset,
-            collate_fn=dataset.collater,
-            batch_sampler=dataset.batches(min(sizes)),
-            seed=seed,
-            num_shards=num_shards,
-            shard_id=shard_id,
-            num_workers=num_workers,
-            epoch=epoch,
-            buffer_size=data_buffer_size,
-            skip_remainder_batch=skip_remainder_batch,
-        )
+        size = min(sizes)
+        options = {
+            "seed": seed,
+            "num_shards": num_shards,
+            "shard_id": shard_id,
+            "num_workers": num_workers,
+            "buffer_size": data_buffer_size,
+            "skip_remainder_batch": skip_remainder_batch,
+        }
+        key = (dataset, size, *options.values())
+        known = self._iterators.get(key)
+        # Evaluation is the same in every epoch, and fairseq asks for epoch 1 each time.
+        if known is None or (dataset.split == "train" and known.next_epoch_idx != epoch):
+            known = self._iterators[key] = EpochBatchIterator(
+                dataset=dataset,
+                collate_fn=dataset.collater,
+                batch_sampler=lambda dataset, epoch: dataset.batches(size, epoch),
+                epoch=epoch,
+                reuse_dataloader=True,
+                **options,
+            )
+        return known
 
     def train_step(
         self,
