@@ -127,7 +127,7 @@ def test_what_is_registered():
     assert rows["rum", "fused"] == "available"
     assert rows["lstm", "fused"] == rows["gru", "fused"] == "available"
     order = [backend for unit, backend, _ in backend_table() if unit == "rum"]
-    assert order[-2:] == ["cpp", "fused"]
+    assert order == ["triton", "cpp", "fused"]
 
 
 def test_what_no_fused_loop_covers_runs_and_is_logged(caplog, monkeypatch):

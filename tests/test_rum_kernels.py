@@ -1,6 +1,14 @@
-"""Every backend of RUM against the plain loop: outputs, final states, all gradients."""
+"""Every backend of RUM against the plain loop: outputs, final states, all gradients.
 
+Without a GPU, Triton runs in its interpreter, where triton is installed (``pip install triton``).
+"""
+
+import importlib.util
 import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +18,7 @@ from fairseq_rum.cells import RUMCell
 from fairseq_rum.kernels.naive import run_naive
 from fairseq_rum.kernels.rum import KERNELS
 from fairseq_rum.kernels.rum.fused import _BackwardPass, _ForwardPass
+from fairseq_rum.kernels.rum.triton import TritonKernel
 from fairseq_rum.layers import RUM
 
 N_X = 3
@@ -29,13 +38,39 @@ def settings_id(settings):
     return "-".join(str(part) for part in settings)
 
 
+def interpreted_triton():
+    """The Triton backend on the CPU; the interpreter is chosen when triton is imported."""
+    if importlib.util.find_spec("triton") is None or torch.cuda.is_available():
+        return None
+    kernel = TritonKernel(interpreted=True)
+    cell = RUMCell(1, 1)
+    before = os.environ.get("TRITON_INTERPRET")
+    os.environ["TRITON_INTERPRET"] = "1"
+    try:  # the first call imports the rest of triton
+        kernel(cell, torch.zeros(1, 1, 1), cell.init_state(1), None, False)[0].sum().backward()
+    finally:  # the other tests' "auto" is not to take it
+        if before is None:
+            del os.environ["TRITON_INTERPRET"]
+    return kernel
+
+
+INTERPRETED = interpreted_triton()
+
+
 @pytest.fixture(params=sorted(KERNELS))
 def backend(request):
     kernel = KERNELS[request.param]
+    if request.param == "triton" and INTERPRETED is not None:
+        kernel = INTERPRETED
     reason = kernel.unavailable()
     if reason is not None:
         pytest.skip(f"{request.param}: {reason}")
     return kernel
+
+
+def skip_if_interpreted(backend):
+    if backend is INTERPRETED:
+        pytest.skip("too much for Triton's interpreter")
 
 
 def make_case(steps, batch, n, dtype=torch.float64, masked=False, n_x=N_X, **options):
@@ -95,8 +130,9 @@ def assert_same(result, expected, tolerance):
 @pytest.mark.parametrize("settings", SETTINGS, ids=settings_id)
 def test_settings(backend, settings):
     lambda_, eta, activation, update_gate, steps = settings
+    size = (2, 2, 3) if backend is INTERPRETED else (6, 3, 4)
     case = make_case(
-        6, 3, 4, masked=steps in ("mask", "both"),
+        *size, masked=steps in ("mask", "both"),
         lambda_=lambda_, eta=eta, activation=activation, update_gate=update_gate,
     )  # fmt: skip
     reverse = steps in ("reverse", "both")
@@ -112,6 +148,8 @@ def test_settings(backend, settings):
 @pytest.mark.parametrize("lambda_", [0, 1])
 @pytest.mark.parametrize("size", SIZES, ids=settings_id)
 def test_sizes(backend, size, lambda_, dtype):
+    if size[0] * size[2] > 100 or size[0] > 5:
+        skip_if_interpreted(backend)
     for masked, reverse, eta in ((False, False, None), (True, True, 1.0)):
         case = make_case(*size, dtype=dtype, masked=masked, lambda_=lambda_, eta=eta)
         assert_same(run(backend, case, reverse), run(run_naive, case, reverse), TOLERANCE[dtype])
@@ -263,8 +301,9 @@ def test_changed_outputs_are_noticed(backend):
 @pytest.mark.parametrize("lambda_", [0, 1])
 def test_poisoned_memory(backend, lambda_):
     """Memory that is not initialized must not show: it is filled with NaN here."""
+    steps = 1 if backend is INTERPRETED else 5
     cases = [
-        make_case(5, 3, 4, masked=masked, lambda_=lambda_, eta=eta, update_gate=gate)
+        make_case(steps, 3, 4, masked=masked, lambda_=lambda_, eta=eta, update_gate=gate)
         for masked, eta, gate in itertools.product((False, True), (None, 1.0), (True, False))
     ]
     expected = [run(run_naive, case) for case in cases]
@@ -279,6 +318,7 @@ def test_poisoned_memory(backend, lambda_):
 
 @pytest.mark.parametrize("lambda_", [0, 1])
 def test_threads(backend, lambda_):
+    skip_if_interpreted(backend)
     case = make_case(6, 33, 40, dtype=torch.float32, lambda_=lambda_)
     threads = torch.get_num_threads()
     results = []
@@ -317,6 +357,7 @@ def distance_from_identity(memory):
 
 
 def test_long_sequence(backend, long_case):
+    skip_if_interpreted(backend)
     case, expected = long_case
     result = run(backend, case)
     memory = result["R"]
@@ -345,6 +386,7 @@ def test_drift_of_naive_and_of_the_memory_that_is_undone(long_case):
 
 
 def test_dead_units_are_flushed(backend):
+    skip_if_interpreted(backend)
     case = make_case(40, 2, 8, dtype=torch.float32)
     with torch.no_grad():
         case.cell.weight_ih.zero_()
@@ -360,8 +402,9 @@ def test_dead_units_are_flushed(backend):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("lambda_", [0, 1])
 @pytest.mark.parametrize("masked", [False, True])
-def test_half_precision(dtype, lambda_, masked):
-    case = make_case(12, 4, 16, torch.float32, masked, lambda_=lambda_, eta=1.0)
+def test_half_precision(backend, dtype, lambda_, masked):
+    steps = 3 if backend is INTERPRETED else 12
+    case = make_case(steps, 4, 16, torch.float32, masked, lambda_=lambda_, eta=1.0)
     if lambda_:
         case.state = (case.state[0], torch.eye(16).repeat(4, 1, 1))
     expected = run(KERNELS["fused"], case)
@@ -371,7 +414,10 @@ def test_half_precision(dtype, lambda_, masked):
         state=tuple(part.to(dtype) for part in case.state),
         mask=case.mask,
     )
-    result = run(KERNELS["fused"], half)
+    reason = backend.unsupported(half.cell, half.x, half.state, half.mask)
+    if reason is not None:
+        pytest.skip(reason)
+    result = run(backend, half)
     for name, want in expected.items():
         assert result[name].dtype == dtype and torch.isfinite(result[name]).all(), name
         error = (result[name].float() - want).norm() / want.norm()
@@ -380,21 +426,25 @@ def test_half_precision(dtype, lambda_, masked):
 
 
 @pytest.mark.parametrize("lambda_", [0, 1])
-def test_autocast(lambda_):
-    case = make_case(10, 4, 16, torch.float32, lambda_=lambda_, eta=1.0)
+def test_autocast(backend, lambda_):
+    steps = 3 if backend is INTERPRETED else 10
+    case = make_case(steps, 4, 16, torch.float32, lambda_=lambda_, eta=1.0)
     if lambda_:
         case.state = (case.state[0], torch.eye(16).repeat(4, 1, 1))
     expected = run(KERNELS["fused"], case)
 
-    def autocast(*arguments):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            return KERNELS["fused"](*arguments)
+    def autocast(function):
+        def call(*arguments):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return function(*arguments)
 
-    def naive(*arguments):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            return run_naive(*arguments)
+        return call
 
-    result, plain = run(autocast, case), run(naive, case)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        reason = backend.unsupported(case.cell, case.x, case.state, None)
+    if reason is not None:
+        pytest.skip(reason)
+    result, plain = run(autocast(backend), case), run(autocast(run_naive), case)
     for name, want in expected.items():
         assert result[name].dtype == plain[name].dtype == torch.float32, name
         error, own = ((value[name] - want).norm() / want.norm() for value in (result, plain))
@@ -440,6 +490,7 @@ def test_constant_rotation(backend):
 
 
 def test_layers_in_both_directions(backend):
+    skip_if_interpreted(backend)
     name = next(key for key, kernel in KERNELS.items() if kernel is backend)
     rum = RUM(N_X, 6, num_layers=2, bidirectional=True, lambda_=1, backend=name)
     plain = RUM(N_X, 6, num_layers=2, bidirectional=True, lambda_=1, backend="naive")
@@ -447,3 +498,30 @@ def test_layers_in_both_directions(backend):
     x = torch.randn(5, 3, N_X)
     for have, want in zip(rum(x)[1], plain(x)[1]):
         torch.testing.assert_close(have, want)
+
+
+def test_triton_kernels_compile():
+    """For a GPU that need not be there: the compiler accepts less than the interpreter."""
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("triton is not installed")
+    script = Path(__file__).with_name("compile_triton.py")
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = str(script.parent.parent)
+    result = subprocess.run(
+        [sys.executable, str(script), "90"], env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert "compiled" in result.stdout
+
+
+def test_triton_is_taken_for_gpus_alone(monkeypatch):
+    if importlib.util.find_spec("triton") is None:
+        assert TritonKernel().unavailable() == "triton is not installed"
+        return
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    case = make_case(2, 2, 3)
+    assert "GPU" in TritonKernel().unsupported(case.cell, case.x, case.state, None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert TritonKernel().unavailable() == "no CUDA GPU"
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert TritonKernel().unavailable() is None
