@@ -1,0 +1,150 @@
+"""Draw loss, accuracy or bpc of several runs against updates or time, from fairseq's logs.
+
+A run is a log (fairseq-train --log-format json, --log-file FILE or the redirected output) or the
+folder it is in; NAME=PATH gives it a name. --metric is any name that fairseq logged. --baseline
+draws a horizontal line: at a number, or at what was logged under a name.
+
+  fairseq-rum plot curves --runs rum=checkpoints/rum lstm=checkpoints/lstm --metric loss \\
+      --baseline baseline:memoryless --out copying.png
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairseq_rum.errors import InputError
+
+if TYPE_CHECKING:
+    from fairseq_rum.data.training_log import TrainingLog
+
+_FORMATS = ("png", "svg", "pdf")
+_AXES = {"updates": ("num_updates", "updates"), "minutes": ("minutes", "minutes")}
+_GENERIC_NAMES = ("log", "train", "fairseq", "output")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this subcommand."""
+    parser.add_argument(
+        "--runs", nargs="+", required=True, metavar="[NAME=]PATH", help="logs, or their folders"
+    )
+    parser.add_argument("--metric", default="loss", metavar="NAME", help="default: loss")
+    parser.add_argument(
+        "--split",
+        default="train",
+        metavar="NAME",
+        help="train (averages over --log-interval updates, the default), valid, ...",
+    )
+    parser.add_argument("--x", default="updates", choices=sorted(_AXES), help="default: updates")
+    parser.add_argument(
+        "--baseline",
+        action="append",
+        default=[],
+        metavar="VALUE[:LABEL]",
+        help="a number, or the name of a logged metric; may be given several times",
+    )
+    parser.add_argument("--title", default="", metavar="TEXT")
+    parser.add_argument("--log-y", action="store_true", help="a logarithmic y axis")
+    parser.add_argument(
+        "--out", required=True, metavar="FILE", help="the figure: .png, .svg or .pdf"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the logs and write the figure."""
+    out = Path(args.out)
+    if out.suffix[1:].lower() not in _FORMATS:
+        raise InputError(f"--out {args.out}: the name must end in .{', .'.join(_FORMATS)}")
+    if not out.absolute().parent.is_dir():
+        raise InputError(f"--out {args.out}: no such folder")
+    from fairseq_rum.data.training_log import TRAIN
+
+    try:
+        from matplotlib import rc_context
+
+        from fairseq_rum.viz.curves import Baseline, Curve, plot_curves
+    except ImportError as error:
+        raise InputError(f"figures need matplotlib: pip install matplotlib ({error})") from error
+
+    split = TRAIN if args.split == "train" else args.split
+    x, xlabel = _AXES[args.x]
+    logs = _read_runs(args.runs)
+    curves = []
+    for label, log in logs.items():
+        values = log.series(split, args.metric, x)
+        if not values[0]:
+            raise InputError(_nothing_to_draw(label, log, args.metric, args.split, split))
+        curves.append(Curve(label, *values))
+    figure = plot_curves(
+        curves,
+        xlabel,
+        args.metric if args.split == "train" else f"{args.metric} ({args.split})",
+        [Baseline(*_baseline(text, logs)) for text in args.baseline],
+        args.title,
+        args.log_y,
+    )
+    # No date and no random ids, so that the same data give the same file.
+    undated: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    try:
+        with rc_context({"svg.hashsalt": "fairseq_rum"}):
+            figure.savefig(out, dpi=150, metadata=undated.get(out.suffix[1:].lower()))
+    except OSError as error:
+        raise InputError(f"--out {args.out}: {error.strerror}") from error
+    print(f"{args.out}: {args.metric} of {len(curves)} run{'s' if len(curves) > 1 else ''}")
+    return 0
+
+
+def _read_runs(runs: Sequence[str]) -> dict[str, TrainingLog]:
+    from fairseq_rum.data.training_log import find_log, read_log
+
+    logs: dict[str, TrainingLog] = {}
+    for text in runs:
+        label, path = _split_name(text)
+        found = find_log(path)
+        if not label:
+            generic = found.stem in _GENERIC_NAMES or Path(path).is_dir()
+            label = found.absolute().parent.name if generic else found.stem
+        if label in logs:
+            raise InputError(f"--runs: two runs are called {label!r}, write NAME=PATH")
+        logs[label] = read_log(found)
+    return logs
+
+
+def _split_name(text: str) -> tuple[str, str]:
+    """Name and path of NAME=PATH, where either may contain "=" too; no name for a path alone."""
+    parts = text.split("=")
+    for count in range(len(parts)):
+        path = "=".join(parts[count:])
+        if Path(path).exists():
+            return "=".join(parts[:count]), path
+    return "", parts[-1]
+
+
+def _nothing_to_draw(
+    label: str, log: TrainingLog, metric: str, split_option: str, split: str
+) -> str:
+    if split not in log.points:
+        splits = ", ".join(sorted(log.points))
+        return f"run {label!r} has no --split {split_option}, it has {splits}"
+    names = ", ".join(log.metrics(split))
+    return f"run {label!r} has no --metric {metric} in {split_option}, it has {names}"
+
+
+def _baseline(text: str, logs: dict[str, TrainingLog]) -> tuple[float, str]:
+    """Value and label of one ``--baseline``."""
+    value, _, label = text.partition(":")
+    try:
+        return float(value), label
+    except ValueError:
+        pass
+    found = {log.last(value) for log in logs.values()} - {None}
+    if not found:
+        raise InputError(f"--baseline {text}: neither a number nor a metric of these runs")
+    if len(found) > 1:
+        raise InputError(
+            f"--baseline {text}: the runs have different values of it, "
+            + ", ".join(f"{number:g}" for number in sorted(found))
+        )
+    return found.pop(), label or value

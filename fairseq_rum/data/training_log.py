@@ -1,0 +1,187 @@
+"""Reads the metrics of a training run from what fairseq printed.
+
+Takes the output of ``--log-format json`` or ``simple``, from ``--log-file`` or standard output. A
+``--log-file`` has every line as many times as fairseq began an epoch or a validation before it,
+and a run that was killed and resumed has some updates twice: each update counts once here, and the
+later one is kept. A line that was cut off is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Dict, List, Optional, Tuple, Union
+
+from fairseq_rum.errors import InputError
+
+TRAIN = "train_inner"  # fairseq's name for the averages over --log-interval updates
+_PATTERNS = ("*.jsonl", "*.log", "*.json", "*.txt")
+_SIMPLE_INNER = re.compile(r"epoch (\d+):\s+\d+ / \d+ (.*)$")
+_SIMPLE_SUMMARY = re.compile(r"epoch (\d+) \| (?:valid on '([^']+)' subset \| )?(.*)$")
+
+Point = Dict[str, float]
+
+
+@dataclass
+class TrainingLog:
+    """The metrics of a run.
+
+    Attributes:
+        points: by split (``train_inner``, ``train``, ``valid`` ...), in the order of updates. A
+            point has ``num_updates``, ``minutes`` since the start, and the metrics by fairseq's
+            names without prefix. Where a run was resumed the minutes go on; work that was lost
+            isn't counted.
+    """
+
+    points: Dict[str, List[Point]] = field(default_factory=dict)
+
+    def series(
+        self, split: str, metric: str, x: str = "num_updates"
+    ) -> Tuple[List[float], List[float]]:
+        """Values of ``x`` and ``metric`` at the points that have both; empty if there are none."""
+        points = [p for p in self.points.get(split, []) if x in p and metric in p]
+        return [p[x] for p in points], [p[metric] for p in points]
+
+    def last(self, metric: str) -> Optional[float]:
+        """The latest value of a metric in whatever split has it; None if none has."""
+        found = [p for points in self.points.values() for p in points if metric in p]
+        return max(found, key=lambda p: p["num_updates"])[metric] if found else None
+
+    def metrics(self, split: str) -> List[str]:
+        """The names of the metrics of a split, sorted."""
+        return sorted({name for point in self.points.get(split, []) for name in point})
+
+    def add(self, split: str, point: Point) -> None:
+        """Add a point; one that is not after the last of its split takes its place."""
+        points = self.points.setdefault(split, [])
+        while points and points[-1]["num_updates"] >= point["num_updates"]:
+            points.pop()
+        points.append(point)
+
+
+def find_log(path: Union[str, Path]) -> Path:
+    """The log of a run: the file itself, or in a folder the first file that holds metrics.
+
+    Raises:
+        InputError: there is no such path, or no file with metrics in the folder.
+    """
+    path = Path(path)
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise InputError(f"{path}: no such file or folder")
+    for pattern in _PATTERNS:
+        for candidate in sorted(path.glob(pattern)):
+            if candidate.is_file() and parse_log(_read(candidate)).points:
+                return candidate
+    raise InputError(
+        f"{path}: no file with fairseq's metrics in it ({', '.join(_PATTERNS)}); "
+        "train with --log-format json --log-file FILE"
+    )
+
+
+def read_log(path: Union[str, Path]) -> TrainingLog:
+    """Read the log of a run, a file or the folder it is in.
+
+    Raises:
+        InputError: there is no such path, or no metrics in it.
+    """
+    found = find_log(path)
+    log = parse_log(_read(found))
+    if not log.points:
+        raise InputError(f"{found}: no metrics of fairseq in it; train with --log-format json")
+    return log
+
+
+def parse_log(text: str) -> TrainingLog:
+    """The metrics in the output of fairseq-train."""
+    log = TrainingLog()
+    clock = Clock(log)
+    for line in text.splitlines():
+        parsed = parse_line(line)
+        if parsed is not None:
+            split, point = parsed
+            point["minutes"] = clock.minutes(split, point)
+            log.add(split, point)
+    return log
+
+
+def parse_line(line: str) -> Optional[Tuple[str, Point]]:
+    """Split and metrics of one line; None for a line without a number of updates."""
+    start = line.find("{")
+    if start >= 0:
+        try:
+            values = json.loads(line[start:])
+        except ValueError:
+            return None
+        if isinstance(values, dict):
+            return _split_of(_numbers(values.items()))
+        return None
+    match = _SIMPLE_INNER.search(line)
+    if match is not None:
+        pairs = (part.partition("=")[::2] for part in match[2].split(", "))
+        return _split_of(_numbers([("epoch", match[1]), *pairs]))
+    match = _SIMPLE_SUMMARY.search(line)
+    if match is not None:
+        pairs = (part.strip().partition(" ")[::2] for part in match[3].split(" | "))
+        point = _numbers([("epoch", match[1]), *pairs])
+        if "num_updates" in point:
+            return match[2] or "train", point
+    return None
+
+
+class Clock:
+    """Minutes since the start of a run, from ``wall``, seconds since the start of a process.
+
+    fairseq lets ``wall`` go on where a run is resumed within an epoch, and starts at 0 otherwise.
+    """
+
+    def __init__(self, log: TrainingLog) -> None:
+        self._log = log
+        self._offset = 0.0
+
+    def minutes(self, split: str, point: Point) -> float:
+        """Minutes at a point that is about to be added to the log."""
+        before = 0.0
+        for earlier in reversed(self._log.points.get(TRAIN, [])):
+            if earlier["num_updates"] < point["num_updates"] or split != TRAIN:
+                before = earlier["minutes"]
+                break
+        if split != TRAIN or "wall" not in point:
+            return before
+        if point["wall"] / 60 + self._offset < before:
+            self._offset = before
+        return point["wall"] / 60 + self._offset
+
+
+def _split_of(point: Point) -> Optional[Tuple[str, Point]]:
+    if "num_updates" in point:
+        return TRAIN, point
+    for name in point:
+        if name.endswith("_num_updates"):
+            prefix = name[: -len("num_updates")]
+            plain = {
+                key[len(prefix) :] if key.startswith(prefix) else key: value
+                for key, value in point.items()
+            }
+            return prefix[:-1], plain
+    return None
+
+
+def _numbers(pairs: object) -> Point:
+    numbers: Point = {}
+    for name, value in pairs:  # type: ignore[attr-defined]
+        try:
+            numbers[name] = float(value)
+        except (TypeError, ValueError):
+            continue
+    return numbers
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error

@@ -1,0 +1,1 @@
+"""Figures as plain functions: data in, a matplotlib figure out."""
