@@ -201,8 +201,8 @@ def test_what_is_drawn(runs, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "plot_curves", record)
     out = tmp_path / "figure.svg"
     arguments = ["plot", "curves", "--runs", runs[0], f"LSTM, N=50={runs[1]}", "--metric",
-                 "accuracy", "--split", "valid", "--x", "minutes", "--baseline", "10:chance", "--baseline",
-                 "baseline:memoryless", "--title", "recall", "--out", str(out)]  # fmt: skip
+                 "accuracy", "--split", "valid", "--x", "minutes", "--baseline", "10:chance",
+                 "--baseline", "baseline:memoryless", "--title", "recall", "--out", str(out)]  # fmt: skip
     assert main(arguments) == 0
     assert seen["curves"] == [Curve("rum", [1, 2], [30, 90]), Curve("LSTM, N=50", [1], [20])]
     assert seen["rest"] == (

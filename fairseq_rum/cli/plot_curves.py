@@ -11,6 +11,7 @@ draws a horizontal line: at a number, or at what was logged under a name.
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--out {args.out}: no such folder")
     from fairseq_rum.data.training_log import TRAIN
 
+    # Importing fairseq sets the root logger to DEBUG, and matplotlib tells of every font then.
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)
     try:
         from matplotlib import rc_context
 
