@@ -118,14 +118,12 @@ def test_weinet_is_its_equations():
 
 
 def test_weinet_starts_near_fast_weights():
-    """The update begins as 0.95 A + 0.5 h h', with the gates a little off by the input."""
+    """The update begins as 0.95 A + 0.5 h h', for any input."""
     cell = build_cell("weinet", 3, N)
-    with torch.no_grad():
-        cell.weight_ih[N:].zero_()
     h, memory = torch.rand(2, N), torch.randn(2, N, N)
-    _, (new, updated) = cell(torch.randn(2, 3), (0 * h, memory))
+    _, (new, updated) = cell(torch.randn(2, 3), (h, memory))
     expected = 0.95 * memory + 0.5 * torch.einsum("bi,bj->bij", new, new)
-    torch.testing.assert_close(updated, expected, rtol=0.01, atol=0.01)
+    torch.testing.assert_close(updated, expected, rtol=0.03, atol=0.03)
 
 
 def test_initialization_of_fast_weights():

@@ -53,9 +53,9 @@ class WeiNetCell(RecurrentCell):
         - ``weight_ih`` ``(3N + 1, N_x)``, ``weight_hh`` ``(3N + 1, N)``, ``bias`` ``(3N + 1,)`` in
           the order s, i, j, f; ``weight_memory`` ``(2N, N)`` in the order v, k; ``norm_gain`` and
           ``norm_shift`` ``(N,)``, for layer normalization with epsilon 1e-3;
-        - ``weight_ih`` from U(-1/sqrt(N), 1/sqrt(N)), W_s^h the identity times 0.05, the other
-          rows of ``weight_hh`` from U(-0.01, 0.01), W_v and W_k the identity, b_f = 3,
-          b_i = b_j = 0.88, b_s and the shift 0, the gain 1;
+        - the rows of s: ``weight_ih`` from U(-1/sqrt(N), 1/sqrt(N)), ``weight_hh`` the identity
+          times 0.05; the rows of the gates: both from U(-0.01, 0.01); W_v and W_k the identity,
+          b_f = 3, b_i = b_j = 0.88, b_s and the shift 0, the gain 1;
         - in all (3N + 1) (N_x + N + 1) + 2 N^2 + 2N.
 
     Raises:
