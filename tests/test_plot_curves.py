@@ -8,7 +8,7 @@ import pytest
 from conftest import USER_DIR, run_fairseq
 
 from fairseq_rum.cli.main import main
-from fairseq_rum.data.training_log import find_log, parse_line, parse_log, read_log
+from fairseq_rum.data.training_log import find_log, parse_line, parse_log, read_log, write_log
 from fairseq_rum.errors import InputError
 from fairseq_rum.viz.curves import Baseline, Curve, plot_curves
 
@@ -101,6 +101,19 @@ def test_a_resumed_run(wall):
     updates, losses = log.series("train_inner", "loss")
     assert updates == [100, 200, 300, 400, 500] and losses == [1, 1, 2, 2, 2]
     assert log.series("train_inner", "loss", "minutes")[0] == pytest.approx([1, 2, 3, 4, 5])
+
+
+def test_writing_a_log_and_reading_it_again(tmp_path):
+    lines = [inner(100, 60), valid(100, 30), inner(200, 30), valid(200, 40), valid(200, 9, "test")]
+    log = parse_log("\n".join(lines))
+    write_log(log, tmp_path / "log.jsonl", leave_out=["update", "epoch"])
+    again = read_log(tmp_path)
+    assert again.series("train_inner", "minutes")[1] == [1, 1.5]
+    for split in ("train_inner", "valid", "test"):
+        for metric in ("loss", "accuracy", "baseline"):
+            for x in ("num_updates", "minutes"):
+                assert again.series(split, metric, x) == log.series(split, metric, x)
+    assert "update" not in again.metrics("train_inner")
 
 
 def test_finding_the_log(tmp_path):
@@ -200,9 +213,11 @@ def test_what_is_drawn(runs, tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "plot_curves", record)
     out = tmp_path / "figure.svg"
-    arguments = ["plot", "curves", "--runs", runs[0], f"LSTM, N=50={runs[1]}", "--metric",
-                 "accuracy", "--split", "valid", "--x", "minutes", "--baseline", "10:chance",
-                 "--baseline", "baseline:memoryless", "--title", "recall", "--out", str(out)]  # fmt: skip
+    arguments = [
+        "plot", "curves", "--runs", runs[0], f"LSTM, N=50={runs[1]}", "--metric", "accuracy",
+        "--split", "valid", "--x", "minutes", "--baseline", "10:chance", "--baseline",
+        "baseline:memoryless", "--title", "recall", "--out", str(out),
+    ]  # fmt: skip
     assert main(arguments) == 0
     assert seen["curves"] == [Curve("rum", [1, 2], [30, 90]), Curve("LSTM, N=50", [1], [20])]
     assert seen["rest"] == (

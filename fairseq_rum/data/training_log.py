@@ -12,7 +12,7 @@ import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Dict, List, Optional, Tuple, Union
+from typing import Dict, Iterable, List, Optional, Tuple, Union
 
 from fairseq_rum.errors import InputError
 
@@ -108,6 +108,28 @@ def parse_log(text: str) -> TrainingLog:
     return log
 
 
+def write_log(log: TrainingLog, path: Union[str, Path], leave_out: Iterable[str] = ()) -> None:
+    """Write the points as JSON lines in fairseq's form, which :func:`read_log` takes again.
+
+    Args:
+        log: the points; ``minutes`` becomes ``wall``, in seconds.
+        path: the file, which is replaced.
+        leave_out: names of metrics that aren't worth keeping.
+    """
+    skipped = {"minutes", "wall", *leave_out}
+    lines = []
+    for split, points in log.points.items():
+        prefix = "" if split == TRAIN else f"{split}_"
+        for point in points:
+            values = {f"{prefix}{k}": v for k, v in point.items() if k not in skipped}
+            if split == TRAIN:
+                values["wall"] = round(60 * point["minutes"], 1)
+            # After the training that came before it, whose clock tells its time.
+            lines.append((point["num_updates"], split != TRAIN, json.dumps(values)))
+    lines.sort(key=lambda line: line[:2])
+    Path(path).write_text("".join(f"{line}\n" for _, _, line in lines), encoding="utf-8")
+
+
 def parse_line(line: str) -> Optional[Tuple[str, Point]]:
     """Split and metrics of one line; None for a line without a number of updates."""
     start = line.find("{")
@@ -170,11 +192,11 @@ def _split_of(point: Point) -> Optional[Tuple[str, Point]]:
     return None
 
 
-def _numbers(pairs: object) -> Point:
+def _numbers(pairs: Iterable[Tuple[str, object]]) -> Point:
     numbers: Point = {}
-    for name, value in pairs:  # type: ignore[attr-defined]
+    for name, value in pairs:
         try:
-            numbers[name] = float(value)
+            numbers[name] = float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError):
             continue
     return numbers
