@@ -86,6 +86,27 @@ def speed(seconds: float) -> str:
     return table([*header, "required of cpp", "nn.LSTM", "naive / cpp"], rows)
 
 
+def products_alone(steps: int, batch: int, inputs: int, size: int) -> Callable[[], None]:
+    """The matrix products of a training step of the loop, and nothing else."""
+    h, g = torch.randn(batch, size), torch.randn(batch, 2 * size)
+    hs, gs = torch.randn(steps * batch, size), torch.randn(steps * batch, 2 * size)
+    flat, es = torch.randn(steps * batch, inputs), torch.randn(steps * batch, 3 * size)
+    w_hh, w_ih = torch.randn(2 * size, size), torch.randn(3 * size, inputs)
+    out, back = torch.empty(batch, 2 * size), torch.empty(batch, size)
+
+    def call() -> None:
+        torch.mm(flat, w_ih.t())  # all inputs at once
+        for _ in range(steps):
+            torch.mm(h, w_hh.t(), out=out)
+        for _ in range(steps):
+            torch.mm(g, w_hh, out=back)
+        torch.mm(gs.t(), hs)  # gradients of the weights and of the input
+        torch.mm(es.t(), flat)
+        torch.mm(es, w_ih)
+
+    return call
+
+
 def products(seconds: float) -> str:
     """How far the loop is from its matrix products alone."""
     rows = []
@@ -95,22 +116,7 @@ def products(seconds: float) -> str:
             continue
         x = torch.randn(steps, batch, inputs, requires_grad=True)
         layer = RUM(inputs, size, backend=available()[-1])
-        h, g = torch.randn(batch, size), torch.randn(batch, 2 * size)
-        hs, gs = torch.randn(steps * batch, size), torch.randn(steps * batch, 2 * size)
-        flat, es = torch.randn(steps * batch, inputs), torch.randn(steps * batch, 3 * size)
-        w_hh, w_ih = torch.randn(2 * size, size), torch.randn(3 * size, inputs)
-        out, back = torch.empty(batch, 2 * size), torch.empty(batch, size)
-
-        def alone() -> None:
-            torch.mm(flat, w_ih.t())  # all inputs at once
-            for _ in range(steps):
-                torch.mm(h, w_hh.t(), out=out)
-            for _ in range(steps):
-                torch.mm(g, w_hh, out=back)
-            torch.mm(gs.t(), hs)  # gradients of the weights and of the input
-            torch.mm(es.t(), flat)
-            torch.mm(es, w_ih)
-
+        alone = products_alone(steps, batch, inputs, size)
         times = interleaved({"loop": training_step(layer, x), "products": alone}, seconds)
         flops = 2 * steps * batch * size * (3 * 3 * inputs + 3 * 2 * size)
         rate = flops / (milliseconds(times, "products") * 1e6)
@@ -175,29 +181,26 @@ def growth(seconds: float) -> str:
     return table(["shape", "lambda", "microseconds a step", "GFLOP/s of the whole loop"], rows)
 
 
+def _without_gradients(call: Callable[..., object], *arguments: object) -> Callable[[], None]:
+    def repeated() -> None:
+        with torch.no_grad():
+            for _ in range(100):
+                call(*arguments)
+
+    return repeated
+
+
 def one_step(seconds: float) -> str:
     """A single step without gradients, as in beam search, through the layer."""
     rows = []
     torch.set_num_threads(1)
     for batch in (4, 16, 64):
         for size in (64, 256):
-            x = torch.randn(1, batch, size)
-            layer, cell = RUM(size, size), nn.LSTMCell(size, size)
-            h, c = torch.zeros(batch, size), torch.zeros(batch, size)
-            lstm, hidden = nn.LSTM(size, size), (h[None], c[None])
-
-            def many(call: Callable[[], object]) -> Callable[[], None]:
-                def repeated() -> None:
-                    with torch.no_grad():
-                        for _ in range(100):
-                            call()
-
-                return repeated
-
+            x, h, c = torch.randn(1, batch, size), *torch.zeros(2, 1, batch, size)
             calls = {
-                "rum": many(lambda: layer(x, h[None])),
-                "cell": many(lambda: cell(x[0], (h, c))),
-                "lstm": many(lambda: lstm(x, hidden)),
+                "rum": _without_gradients(RUM(size, size), x, h),
+                "cell": _without_gradients(nn.LSTMCell(size, size), x[0], (h[0], c[0])),
+                "lstm": _without_gradients(nn.LSTM(size, size), x, (h, c)),
             }
             times = interleaved(calls, seconds)
             rows.append(
@@ -212,7 +215,9 @@ def one_step(seconds: float) -> str:
 def main(argv: Optional[List[str]] = None) -> int:
     """Run all sections, print them, and write RESULTS.md."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=6.0, help="for each pair (default: 6)")
+    parser.add_argument(
+        "--seconds", type=float, default=4.0, help="for each comparison (default: 4)"
+    )
     parser.add_argument("--out", default="benchmarks/RESULTS.md")
     parser.add_argument("--only", help="only the sections whose titles contain this")
     parser.add_argument("--peak", help=argparse.SUPPRESS)
