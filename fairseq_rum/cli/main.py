@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from fairseq_rum import __version__
-from fairseq_rum.cli import plot_curves, prepare_chars
+from fairseq_rum.cli import bench, plot_curves, prepare_chars
 from fairseq_rum.errors import InputError
 
 
@@ -56,6 +56,8 @@ def build_parser() -> argparse.ArgumentParser:
     plot = commands.add_parser("plot", help="draw a figure from what fairseq wrote")
     figures = plot.add_subparsers(title="figures", metavar="FIGURE", required=True)
     _add_command(figures, "curves", plot_curves)
+
+    _add_command(commands, "bench", bench)
     return parser
 
 
