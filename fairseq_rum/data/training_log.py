@@ -98,12 +98,11 @@ def read_log(path: Union[str, Path]) -> TrainingLog:
 def parse_log(text: str) -> TrainingLog:
     """The metrics in the output of fairseq-train."""
     log = TrainingLog()
-    clock = Clock(log)
     for line in text.splitlines():
         parsed = parse_line(line)
         if parsed is not None:
             split, point = parsed
-            point["minutes"] = clock.minutes(split, point)
+            point["minutes"] = _minutes(log, split, point)
             log.add(split, point)
     return log
 
@@ -154,28 +153,25 @@ def parse_line(line: str) -> Optional[Tuple[str, Point]]:
     return None
 
 
-class Clock:
-    """Minutes since the start of a run, from ``wall``, seconds since the start of a process.
+def _minutes(log: TrainingLog, split: str, point: Point) -> float:
+    """Minutes since the start of the run at a point that is about to be added to the log.
 
-    fairseq lets ``wall`` go on where a run is resumed within an epoch, and starts at 0 otherwise.
+    fairseq's ``wall``, seconds since the start of the process, is 0 for good in a process that
+    resumed a run within an epoch. The speed since the last line, in words or tokens a second,
+    tells the time as well, that of validation in between included.
     """
-
-    def __init__(self, log: TrainingLog) -> None:
-        self._log = log
-        self._offset = 0.0
-
-    def minutes(self, split: str, point: Point) -> float:
-        """Minutes at a point that is about to be added to the log."""
-        before = 0.0
-        for earlier in reversed(self._log.points.get(TRAIN, [])):
-            if earlier["num_updates"] < point["num_updates"] or split != TRAIN:
-                before = earlier["minutes"]
-                break
-        if split != TRAIN or "wall" not in point:
-            return before
-        if point["wall"] / 60 + self._offset < before:
-            self._offset = before
-        return point["wall"] / 60 + self._offset
+    before: Point = {"minutes": 0.0, "num_updates": 0.0, "wall": 0.0}
+    for earlier in reversed(log.points.get(TRAIN, [])):
+        if earlier["num_updates"] < point["num_updates"] or split != TRAIN:
+            before = earlier
+            break
+    if split != TRAIN:
+        return before["minutes"]
+    seconds = point.get("wall", 0.0) - before.get("wall", 0.0)
+    if before["num_updates"] > 0 and point.get("wps") and "wpb" in point:
+        updates = point["num_updates"] - before["num_updates"]
+        seconds = updates * point["wpb"] / point["wps"]
+    return before["minutes"] + max(seconds, 0.0) / 60
 
 
 def _split_of(point: Point) -> Optional[Tuple[str, Point]]:
