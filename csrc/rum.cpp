@@ -408,9 +408,11 @@ std::vector<Tensor> backward_typed(
     c.columns = weight_ih ? row : n.gates * c.ld;
     c.grad_weights_ld = wide_h + round_up(wide_x, k.panel);
     const int64_t height = round_up(c.columns, k.tile_rows);
-    grad_weights = at::zeros({height, c.grad_weights_ld}, options);
-    packed_grads = empty({height, chunk * n.batch}, x);
-    packed_inputs = empty({c.grad_weights_ld, chunk * n.batch}, x);
+    grad_weights = empty({height, c.grad_weights_ld}, x).zero_();
+    // An odd number: at a power of 2 all panels would fall into the same lines of the cache.
+    c.depth = chunk * n.batch | 1;
+    packed_grads = empty({height, c.depth}, x);
+    packed_inputs = empty({c.grad_weights_ld, c.depth}, x);
     c.grad_weights = out<T>(grad_weights);
     c.packed_grads = out<T>(packed_grads);
     c.packed_inputs = out<T>(packed_inputs);
@@ -438,6 +440,10 @@ std::vector<Tensor> backward_typed(
     last = first;
   }
 
+  if (c.grad_weights) // tile after tile -> rows
+    grad_weights = grad_weights.view({-1, c.grad_weights_ld / k.panel, k.tile_rows, k.panel})
+                       .transpose(1, 2)
+                       .reshape({-1, c.grad_weights_ld});
   const auto gradient = [&](int64_t parts, int64_t from, int64_t columns) {
     return grad_weights.narrow(0, 0, parts * c.ld)
         .narrow(1, from, columns)

@@ -311,26 +311,25 @@ static void pack_columns(
   });
 }
 
-// A matrix for product_transposed, of which each row comes once: `panel` rows of columns apart.
-template <class T>
-static void pack_row(const T* row, Int columns, Int panel, Int depth, Int at, T* packed) {
-  T* to = packed + at * panel;
-  for (; columns > 0; columns -= panel, row += panel, to += depth * panel) {
-    const Int wide = columns < panel ? columns : panel;
-    for (Int i = 0; i < wide; ++i) to[i] = row[i];
-    for (Int i = wide; i < panel; ++i) to[i] = 0;
+// One row of a matrix for tile_transposed, which takes `P` columns at a time, `stride` apart.
+template <class T, int P>
+static void pack_row(const T* row, Int columns, Int stride, T* to) {
+  for (; columns >= P; columns -= P, row += P, to += stride) memcpy(to, row, P * sizeof(T));
+  if (columns > 0) {
+    for (Int i = 0; i < columns; ++i) to[i] = row[i];
+    for (Int i = columns; i < P; ++i) to[i] = 0;
   }
 }
 
-// c (R rows, V vectors) += a' b, both packed.
+// c (R rows, V vectors, in one piece) += a' b, both packed.
 template <class T, int R, int V>
-static void tile_transposed(Int depth, const T* a, const T* b, T* c, Int ldc) {
+static void tile_transposed(Int depth, const T* a, const T* b, T* c) {
   constexpr Int width = Size<T>::width;
   typename Vec<T>::V acc[R][V];
   RUM_UNROLL
   for (int i = 0; i < R; ++i) {
     RUM_UNROLL
-    for (int j = 0; j < V; ++j) acc[i][j] = load(c + i * ldc + j * width);
+    for (int j = 0; j < V; ++j) acc[i][j] = load(c + (i * V + j) * width);
   }
   for (Int k = 0; k < depth; ++k) {
     typename Vec<T>::V right[V];
@@ -347,7 +346,7 @@ static void tile_transposed(Int depth, const T* a, const T* b, T* c, Int ldc) {
   RUM_UNROLL
   for (int i = 0; i < R; ++i) {
     RUM_UNROLL
-    for (int j = 0; j < V; ++j) store(c + i * ldc + j * width, acc[i][j]);
+    for (int j = 0; j < V; ++j) store(c + (i * V + j) * width, acc[i][j]);
   }
 }
 
@@ -1124,7 +1123,7 @@ static void backward(
   const Int rows = end - begin, size = c.size, ld = c.ld, width = c.gates * ld, row = width + ld;
   constexpr Int panel = Size<T>::panel;
   const Int low = c.reverse ? c.time(last - 1) : first; // the first time of the chunk
-  const Int depth = (last - first) * c.batch;
+  const Int grads_stride = c.depth * RUM_TILE_ROWS, inputs_stride = c.depth * panel;
   const Int wide_x = (c.inputs + Size<T>::width) / Size<T>::width * Size<T>::width;
   T* e = scratch;
   T* grads = e + rows * ld; // to tau, u and e of one step
@@ -1184,14 +1183,15 @@ static void backward(
               grad_e);
       }
       if (c.packed_grads) {
-        pack_row(grad_tau, c.columns, Int(RUM_TILE_ROWS), depth, place, c.packed_grads);
-        pack_row(h, ld, panel, depth, place, c.packed_inputs);
+        pack_row<T, RUM_TILE_ROWS>(
+            grad_tau, c.columns, grads_stride, c.packed_grads + place * RUM_TILE_ROWS);
+        pack_row<T, panel>(h, ld, inputs_stride, c.packed_inputs + place * panel);
         if (c.inputs) {
           if (!padded) memcpy(x_row, c.x + time * c.x_step + b * c.x_row, c.inputs * sizeof(T));
           x_row[c.inputs] = 1;
-          pack_row(
-              x_row, wide_x, panel, depth, place,
-              c.packed_inputs + (ld + panel - 1) / panel * panel * depth);
+          pack_row<T, panel>(
+              x_row, wide_x, inputs_stride,
+              c.packed_inputs + (ld + panel - 1) / panel * inputs_stride + place * panel);
         }
       }
       if (c.grad_projected) {
@@ -1220,19 +1220,23 @@ static void backward(
 // One in `parts` of the row panels of the gradient of the weights, [W_h, W_x, b], plus a chunk.
 template <class T>
 static void weight_gradient(const Backward<T>& c, Int depth, Int part, Int parts) {
-  constexpr Int high = RUM_TILE_ROWS, panel = Size<T>::panel, block = 256;
-  const Int wide_h = (c.ld + panel - 1) / panel * panel;
+  constexpr Int high = RUM_TILE_ROWS, panel = Size<T>::panel, deep = 256;
+  constexpr Int group = 160 * 1024 / (deep * high * sizeof(T)); // row panels, in the cache
+  const Int wide_h = (c.ld + panel - 1) / panel, wide = c.grad_weights_ld / panel;
   const Int panels = (c.columns + high - 1) / high;
-  for (Int from = 0; from < depth; from += block) {
-    const Int deep = depth - from < block ? depth - from : block;
-    for (Int j = 0; j < c.grad_weights_ld; j += panel)
-      for (Int i = part; i < panels; i += parts) {
-        if (j < wide_h && i * high >= c.gates * c.ld) continue; // W_h has no rows for e
-        tile_transposed<T, high, 2>(
-            deep, c.packed_grads + (i * depth + from) * high,
-            c.packed_inputs + j * depth + from * panel, c.grad_weights + i * high * c.grad_weights_ld + j,
-            c.grad_weights_ld);
-      }
+  const Int own = (panels - part + parts - 1) / parts; // part, part + parts, ...
+  for (Int from = 0; from < depth; from += deep) {
+    const Int rows = depth - from < deep ? depth - from : deep;
+    for (Int begin = 0; begin < own; begin += group)
+      for (Int j = 0; j < wide; ++j)
+        for (Int index = begin; index < own && index < begin + group; ++index) {
+          const Int i = part + index * parts;
+          if (j < wide_h && i * high >= c.gates * c.ld) continue; // W_h has no rows for e
+          tile_transposed<T, high, 2>(
+              rows, c.packed_grads + (i * c.depth + from) * high,
+              c.packed_inputs + (j * c.depth + from) * panel,
+              c.grad_weights + (i * wide + j) * high * panel);
+        }
   }
 }
 

@@ -91,10 +91,12 @@ struct Backward : Loop<T> {
 
   // The gradient of the weights, or all null: rows tau, u and with inputs e, `columns` in all, then
   // padded to the height of a tile; columns W_h, padded to a panel, then W_x and the bias, padded.
+  // Stored tile after tile.
   int64_t columns, grad_weights_ld;
   T* grad_weights;
-  T* packed_grads;  // (columns / height of a tile, chunk * batch, height)
-  T* packed_inputs; // (grad_weights_ld / panel, chunk * batch, panel)
+  int64_t depth;    // at least chunk * batch
+  T* packed_grads;  // (columns / height of a tile, depth, height)
+  T* packed_inputs; // (grad_weights_ld / panel, depth, panel)
 
   // lambda = 1, for every row of the batch
   const T* memory0; // (size, size), or null for R_0 = I
