@@ -136,8 +136,9 @@ RUM_INLINE Vec<float>::V exp_(Vec<float>::V x) {
 }
 
 RUM_INLINE Vec<float>::V sigmoid(Vec<float>::V x) {
-  x = x > 87.0f ? (x - x) + 87.0f : x;
-  x = x < -87.0f ? (x - x) - 87.0f : x;
+  const Vec<float>::V limit = Vec<float>::V{} + 87.0f;
+  x = x > limit ? limit : x;
+  x = x < -limit ? -limit : x;
   return 1.0f / (1.0f + exp_(-x));
 }
 
@@ -145,7 +146,8 @@ RUM_INLINE Vec<float>::V tanh_(Vec<float>::V x) {
   typedef Vec<float>::V V;
   typedef Vec<float>::I I;
   const V size = reinterpret_cast<V>(reinterpret_cast<I>(x) & 0x7fffffff);
-  const V clamped = size > 43.0f ? (x - x) + 43.0f : size;
+  const V limit = V{} + 43.0f;
+  const V clamped = size > limit ? limit : size;
   const V large = 1.0f - 2.0f / (exp_(clamped + clamped) + 1.0f);
   const V z = x * x;
   V small = z * -5.70498872745e-3f + 2.06390887954e-2f;
