@@ -33,7 +33,7 @@ $(VENV)/.requirements: requirements/torch.txt requirements/lock.txt
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -W ignore -c 'import $(USED)'
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.requirements setup.py pyproject.toml
+$(VENV)/.installed: $(VENV)/.requirements setup.py pyproject.toml $(wildcard csrc/*)
 	@echo '== fairseq_rum'
 	@$(INSTALL) --no-build-isolation --no-deps -e .
 	@touch $@

@@ -142,7 +142,7 @@ setup(
     packages=find_packages(include=["fairseq_rum*"]),
     ext_modules=extensions(),
     cmdclass={"build_ext": BuildExtension},
-    install_requires=["torch>=2.0,<3", "numpy", "tqdm"],
+    install_requires=["torch>=2.1,<3", "numpy", "tqdm"],
     extras_require={
         "fairseq": EXTRA_FAIRSEQ,
         "test": ["pytest", "pytest-timeout", "hypothesis", "ruff"],
