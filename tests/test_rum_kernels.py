@@ -3,6 +3,7 @@
 Without a GPU, Triton runs in its interpreter, where triton is installed (``pip install triton``).
 """
 
+import contextlib
 import importlib.util
 import itertools
 import os
@@ -17,6 +18,7 @@ import torch
 from fairseq_rum.cells import RUMCell
 from fairseq_rum.kernels.naive import run_naive
 from fairseq_rum.kernels.rum import KERNELS
+from fairseq_rum.kernels.rum import triton as triton_backend
 from fairseq_rum.kernels.rum.fused import _BackwardPass, _ForwardPass
 from fairseq_rum.kernels.rum.triton import TritonKernel
 from fairseq_rum.layers import RUM
@@ -525,3 +527,72 @@ def test_triton_is_taken_for_gpus_alone(monkeypatch):
     assert TritonKernel().unavailable() == "no CUDA GPU"
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert TritonKernel().unavailable() is None
+
+
+class FakeGraph:
+    """A CUDA graph on the CPU: capturing runs the block, and so does replaying."""
+
+    block = None
+
+    def replay(self):
+        self.block.launch()
+
+
+@pytest.fixture
+def fake_cuda(monkeypatch):
+    """The Triton backend in its interpreter, which takes CUDA graphs to be there."""
+    if INTERPRETED is None:
+        pytest.skip("needs Triton's interpreter")
+    kernel = TritonKernel(interpreted=True)
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    for name, value in {
+        "is_current_stream_capturing": lambda: False,
+        "synchronize": lambda device=None: None,
+        "Stream": lambda device=None: stream,
+        "current_stream": lambda device=None: stream,
+        "stream": lambda _: contextlib.nullcontext(),
+        "CUDAGraph": FakeGraph,
+        "graph": lambda graph, stream: contextlib.nullcontext(),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    make = kernel.block
+
+    def block(kind, key):
+        made = make(kind, key)
+        made.use_graph = True
+        return made
+
+    monkeypatch.setattr(kernel, "block", block)
+    return kernel
+
+
+@pytest.mark.parametrize("lambda_", [0, 1])
+def test_capturing_changes_nothing(fake_cuda, monkeypatch, lambda_):
+    """The runs that come with capturing leave no trace in what the graph starts from."""
+    capture = triton_backend._Block._capture
+
+    def capture_and_aim(block):
+        capture(block)
+        block.graph.block = block
+
+    monkeypatch.setattr(triton_backend._Block, "_capture", capture_and_aim)
+    monkeypatch.setattr(triton_backend, "BLOCK", 2)
+    case = make_case(3, 2, 3, lambda_=lambda_, eta=1.0)
+    expected = run(run_naive, case)
+    for _ in range(2):  # captured, then replayed
+        assert_same(run(fake_cuda, case), expected, TOLERANCE[torch.float64])
+    assert all(block.graph is not None for block in fake_cuda._blocks.values())
+
+
+def test_a_failed_capture_is_said_and_done_without(fake_cuda, monkeypatch, caplog):
+    def fail(block):
+        raise RuntimeError("capturing is not permitted")
+
+    monkeypatch.setattr(triton_backend._Block, "_capture", fail)
+    monkeypatch.setattr(triton_backend, "_SAID", set())
+    case = make_case(2, 2, 3)
+    for _ in range(2):
+        expected = run(run_naive, case)
+        assert_same(run(fake_cuda, case), expected, TOLERANCE[torch.float64])
+    said = [message for message in caplog.messages if "capturing is not permitted" in message]
+    assert len(said) == 1

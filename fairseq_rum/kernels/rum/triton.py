@@ -19,7 +19,7 @@ import importlib.util
 import logging
 import os
 from types import ModuleType
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 from torch import Tensor
@@ -34,6 +34,15 @@ BLOCK = 32  # steps of a graph
 MAX_HIDDEN = 4096  # a row of the batch lies in the registers of one program
 MAX_GRAPHS = 64  # of one kernel object; a batch size and block length more starts anew
 TILE = 8192  # elements of R that a program holds
+
+
+_SAID: Set[str] = set()
+
+
+def _say_once(message: str) -> None:
+    if message not in _SAID:
+        _SAID.add(message)
+        logger.warning(message)
 
 
 def _kernels() -> ModuleType:
@@ -202,7 +211,7 @@ class _Block:
                 self._capture()
             except Exception as error:  # whatever the driver, cuBLAS or Triton says
                 self.use_graph = False
-                logger.warning("unit rum: no CUDA graph, every kernel is launched: %s", error)
+                _say_once(f"unit rum: no CUDA graph, every kernel is launched: {error}")
                 torch.cuda.synchronize(self.key.device)
                 self.launch()
                 return
