@@ -436,7 +436,10 @@ def table(task: Task, options: argparse.Namespace) -> str:
             if run.group != group or not record:
                 continue
             commands.append(f"# {run.name}\n{record['command']}")
-            machine = f"{'; '.join(record['hardware'])}; commit {', '.join(record['commit'])}"
+            machine = (
+                f"seed {record['seed']}, data seed {record['data_seed']}; "
+                f"{'; '.join(record['hardware'])}; commit {', '.join(record['commit'])}"
+            )
             machines.setdefault(machine, []).append(run.name)
             log = read_log(folder) if (folder / "log.jsonl").stat().st_size else None
             row = _row(task, run, record, log)
@@ -446,9 +449,8 @@ def table(task: Task, options: argparse.Namespace) -> str:
             pictures = [f"![{m}]({group}-{m}.png)" for m in metrics_of(task)]
             parts.append(f"## `{title}`\n\n{header}\n" + "\n".join(rows) + "\n")
             parts.append("\n".join(pictures) + "\n")
-    seeds = f"seed {options.seed}, data seed {options.data_seed}"
     where = [f"- {machine}: {', '.join(names)}" for machine, names in machines.items()]
-    parts.append(f"## Hardware ({seeds})\n\n" + "\n".join(where) + "\n")
+    parts.append("## Seeds and hardware\n\n" + "\n".join(where) + "\n")
     parts.append("## Commands\n\n```\n" + "\n".join(commands) + "\n```\n")
     return "\n".join(parts)
 
