@@ -10,7 +10,7 @@
 #define RUM_TILE_ROWS 6
 #define RUM_TURN_VECTORS 4
 #define RUM_SKEW_VECTORS 3
-#define RUM_BACK_VECTORS 2
+#define RUM_BACK_VECTORS 3
 #include "rum_kernels.h"
 #if defined(__clang__)
 #pragma clang attribute pop

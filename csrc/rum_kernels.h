@@ -724,10 +724,10 @@ struct Turn {
     constexpr Int width = Size<T>::width;
     Vector on_p[V] = {}, on_s[V] = {}, on_h[V] = {};
     const T* from = columns + at;
-    for (Int j = 0; j < size; ++j) {
+    for (Int j = 0; j < size; ++j, from += ld) {
       RUM_UNROLL
       for (int i = 0; i < V; ++i) {
-        const Vector column = load(from + j * ld + i * width);
+        const Vector column = load(from + i * width);
         on_p[i] += column * p[j];
         on_s[i] += column * s[j];
         on_h[i] += column * h[j];
@@ -743,12 +743,11 @@ struct Turn {
       store(turned + at + i * width, on_h[i] + first[i] * ph + second[i] * sh);
     }
     T* to = columns + at;
-    for (Int j = 0; j < size; ++j) {
+    for (Int j = 0; j < size; ++j, to += ld) {
+      const T up = p[j], us = s[j]; // once: a store might change them, for all the compiler knows
       RUM_UNROLL
-      for (int i = 0; i < V; ++i) {
-        T* column = to + j * ld + i * width;
-        store(column, load(column) + first[i] * p[j] + second[i] * s[j]);
-      }
+      for (int i = 0; i < V; ++i)
+        store(to + i * width, load(to + i * width) + first[i] * up + second[i] * us);
     }
   }
 };
@@ -796,12 +795,13 @@ struct Skew {
     }
     T* row = skew + at;
     for (Int i = 0; i < size; ++i, row += ld) {
+      const T a = r[i], b = turned[i], c = v1[i], d = v2[i];
       RUM_UNROLL
       for (int j = 0; j < V; ++j) {
-        const Vector element = load(row + j * width) + right[j] * r[i] - left[j] * turned[i];
+        const Vector element = load(row + j * width) + right[j] * a - left[j] * b;
         store(row + j * width, element);
-        on_1[j] -= element * v1[i];
-        on_2[j] -= element * v2[i];
+        on_1[j] -= element * c;
+        on_2[j] -= element * d;
       }
     }
     RUM_UNROLL
@@ -829,13 +829,14 @@ struct TurnBack {
     }
     T* row = rows + at;
     for (Int i = 0; i < size; ++i, row += ld) {
+      const T a = r[i], b = z1[i], c = z2[i], d = c1[i], f = c2[i];
       RUM_UNROLL
       for (int j = 0; j < V; ++j) {
         const Vector element = load(row + j * width);
-        on_y[j] += element * r[i];
-        on_p[j] += element * z1[i];
-        on_x[j] += element * z2[i];
-        store(row + j * width, element - right_p[j] * c1[i] - right_s[j] * c2[i]);
+        on_y[j] += element * a;
+        on_p[j] += element * b;
+        on_x[j] += element * c;
+        store(row + j * width, element - right_p[j] * d - right_s[j] * f);
       }
     }
     RUM_UNROLL
