@@ -33,7 +33,7 @@ grep -E '^(train|valid|test|vocabulary):' "$out/prepare.log"
 echo '== 3. fairseq-train: watch bpc, the bits per character, fall'
 fairseq-train "$out/data-bin" --user-dir "$user_dir" \
     --task stateful_language_modeling --tokens-per-sample 100 --batch-size 32 \
-    --arch rum_lm --decoder-embed-dim 64 --decoder-hidden-size 384 \
+    --arch rum_lm --decoder-embed-dim 64 --decoder-hidden-size 384 --rum-activation tanh \
     --criterion bits_per_token --sentence-avg \
     --optimizer adam --lr 0.005 --clip-norm 5 --lr-scheduler cosine --warmup-updates 50 \
     --max-update "${DEMO_UPDATES:-1300}" --validate-interval-updates 130 --no-epoch-checkpoints \
