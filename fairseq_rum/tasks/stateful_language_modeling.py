@@ -177,6 +177,7 @@ class StatefulLanguageModelingTask(LanguageModelingTask):
             buffer_size=data_buffer_size,
             disable_shuffling=True,  # a shuffled window would continue another one's state
             skip_remainder_batch=skip_remainder_batch,
+            persistent_workers=False,  # those of a dropped iterator take seconds to die
         )
 
     def eval_lm_dataloader(

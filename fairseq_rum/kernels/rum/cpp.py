@@ -1,4 +1,4 @@
-"""RUM's loop in C++ for the CPU: backend ``cpp``, extension ``fairseq_rum._C``, sources in csrc/."""
+"""RUM's loop in C++ for the CPU: backend ``cpp``, extension ``fairseq_rum._C``, from csrc/."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _Loop(torch.autograd.Function):
         memory: Optional[Tensor],
         padded: Optional[Tensor],
         options: Tuple,
-    ):
+    ) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
         outputs, last, final_memory, *kept = _module.forward(
             x, weight_ih, bias, weight_hh, h, memory, padded, *options, True
         )
@@ -74,7 +74,10 @@ class _Loop(torch.autograd.Function):
         return outputs, last, final_memory
 
     @staticmethod
-    def backward(ctx, *grads: Optional[Tensor]):  # type: ignore[override]  # noqa: ANN001
+    def backward(  # type: ignore[override]
+        ctx,  # noqa: ANN001
+        *grads: Optional[Tensor],
+    ) -> Tuple[Optional[Tensor], ...]:
         tensors = ctx.saved_tensors
         result = _module.backward(
             list(grads), list(ctx.needs_input_grad[:6]), *tensors, *ctx.options
