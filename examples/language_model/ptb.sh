@@ -34,6 +34,5 @@ run() { # name, then the options of the model
         --path "$dir/checkpoint_last.pt" --gen-subset test --batch-size 1 --cpu --no-progress-bar
 }
 
-run rum_604 --rnn-unit rum --decoder-hidden-size 604
+run rum_604 --rnn-unit rum --decoder-hidden-size 604 --rum-eta 1
 run lstm_432 --rnn-unit lstm --decoder-hidden-size 432
-run rum_604_eta1 --rnn-unit rum --decoder-hidden-size 604 --rum-eta 1
