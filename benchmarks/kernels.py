@@ -17,8 +17,9 @@ from torch import nn
 
 from benchmarks.measure import interleaved, machine, median_ratio, milliseconds, table
 from benchmarks.training import training
+from fairseq_rum.cells import build_cell
 from fairseq_rum.kernels import backend_table
-from fairseq_rum.layers import RUM
+from fairseq_rum.layers import RUM, RecurrentLayer
 
 # steps T, rows B, input features N_x, hidden size N, lambda, eta
 SHAPES = [
@@ -134,11 +135,11 @@ def products(seconds: float) -> str:
     return table([*header, "products / loop", "GFLOP/s of the products"], rows)
 
 
-def peak_memory(name: str) -> float:
-    """Extra peak memory in MB of one training step at T=520, B=128, N=100, lambda = 1."""
+def peak_memory(name: str, steps: int) -> float:
+    """Extra peak memory in MB of one training step at B=128, N=100, lambda = 1."""
     import resource
 
-    x = torch.randn(520, 128, 10, requires_grad=True)
+    x = torch.randn(steps, 128, 10, requires_grad=True)
     layer = nn.LSTM(10, 100) if name == "lstm" else RUM(10, 100, backend=name, lambda_=1)
     warm = nn.LSTM(10, 4) if name == "lstm" else RUM(10, 4, backend=name, lambda_=1)
     training_step(warm, torch.randn(2, 2, 10, requires_grad=True))()
@@ -151,9 +152,13 @@ def memory() -> str:
     """Peak memory, each version in a process of its own."""
     rows = []
     for name in [*available(), "lstm"]:
-        command = [sys.executable, "-m", "benchmarks.kernels", "--peak", name]
+        # The readable loop stores several R of every step: an eighth of the steps, times eight.
+        steps = 65 if name == "naive" else 520
+        command = [sys.executable, "-m", "benchmarks.kernels", "--peak", name, str(steps)]
         result = subprocess.run(command, capture_output=True, text=True, check=True)
-        rows.append([name if name != "lstm" else "nn.LSTM", f"{json.loads(result.stdout):.0f} MB"])
+        megabytes = json.loads(result.stdout) * 520 / steps
+        note = f" (from T = {steps})" if steps != 520 else ""
+        rows.append([name if name != "lstm" else "nn.LSTM", f"{megabytes:,.0f} MB{note}"])
         print(*rows[-1], flush=True)
     return table(["version", "extra peak memory"], rows)
 
@@ -191,15 +196,17 @@ def _without_gradients(call: Callable[..., object], *arguments: object) -> Calla
 
 
 def one_step(seconds: float) -> str:
-    """A single step without gradients, as in beam search, through the layer."""
+    """A single step without gradients, as in beam search: the layer that a decoder calls."""
     rows = []
     torch.set_num_threads(1)
     for batch in (4, 16, 64):
         for size in (64, 256):
             x, h, c = torch.randn(1, batch, size), *torch.zeros(2, 1, batch, size)
+            layer = RecurrentLayer(build_cell("rum", size, size))
             calls = {
-                "rum": _without_gradients(RUM(size, size), x, h),
+                "rum": _without_gradients(layer, x.transpose(0, 1), (h[0],)),
                 "cell": _without_gradients(nn.LSTMCell(size, size), x[0], (h[0], c[0])),
+                "drop-in": _without_gradients(RUM(size, size), x, h),
                 "lstm": _without_gradients(nn.LSTM(size, size), x, (h, c)),
             }
             times = interleaved(calls, seconds)
@@ -209,7 +216,8 @@ def one_step(seconds: float) -> str:
                 + [f"{median_ratio(times, 'rum', 'cell'):.2f}"]
             )
             print(*rows[-1], flush=True)
-    return table(["shape", "RUM", "nn.LSTMCell", "nn.LSTM", "RUM / nn.LSTMCell"], rows)
+    header = ["shape", "RecurrentLayer of rum", "nn.LSTMCell", "RUM", "nn.LSTM"]
+    return table([*header, "RecurrentLayer / nn.LSTMCell"], rows)
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -220,10 +228,10 @@ def main(argv: Optional[List[str]] = None) -> int:
     )
     parser.add_argument("--out", default="benchmarks/RESULTS.md")
     parser.add_argument("--only", help="only the sections whose titles contain this")
-    parser.add_argument("--peak", help=argparse.SUPPRESS)
+    parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.peak:
-        print(peak_memory(args.peak))
+        print(peak_memory(args.peak[0], int(args.peak[1])))
         return 0
     sections: Dict[str, Callable[[], str]] = {
         "Time relative to nn.LSTM of the same hidden size (forward + backward)": lambda: speed(

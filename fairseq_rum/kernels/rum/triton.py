@@ -14,6 +14,7 @@ With ``TRITON_INTERPRET=1`` all but the graph runs on the CPU in Triton's interp
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import logging
@@ -45,6 +46,11 @@ def _say_once(message: str) -> None:
         logger.warning(message)
 
 
+@functools.cache
+def _installed() -> bool:
+    return importlib.util.find_spec("triton") is not None  # searches the disk: once
+
+
 def _kernels() -> ModuleType:
     return importlib.import_module("fairseq_rum.kernels.rum.triton_kernels")
 
@@ -69,7 +75,7 @@ class TritonKernel(RumKernel):
 
     def unavailable(self) -> Optional[str]:
         """Why Triton does not run on this machine; None when it does."""
-        if importlib.util.find_spec("triton") is None:
+        if not _installed():
             return "triton is not installed"
         if self.interpreted or _interpreted() or torch.cuda.is_available():
             return None
