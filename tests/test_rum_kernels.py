@@ -480,6 +480,13 @@ def test_no_empty_sequence(backend):
     assert "empty" in backend.unsupported(case.cell, case.x[:, :0], case.state, None)
 
 
+def test_tracing_is_refused(backend, monkeypatch):
+    case = make_case(1, 2, 4)
+    assert backend.unsupported(case.cell, case.x, case.state, None) is None
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert "compile" in backend.unsupported(case.cell, case.x, case.state, None)
+
+
 def test_layer_norm_and_zoneout_are_refused(backend):
     for options in ({"layer_norm": True}, {"zoneout": 0.1}):
         case = make_case(2, 2, 4, **options)

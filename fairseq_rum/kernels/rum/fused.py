@@ -64,6 +64,8 @@ class FusedKernel(RumKernel):
         """Why the loop does not cover this call; None when it does."""
         if x.shape[1] == 0:
             return "no empty sequence"
+        if torch.compiler.is_compiling():
+            return "no tracing by torch.compile"
         return super().unsupported(cell, x, state, padding_mask)
 
     def sequence(
