@@ -241,12 +241,14 @@ std::vector<Tensor> forward_typed(
 
   Tensor outputs = empty({n.steps, n.batch, n.size}, x), h = at::empty({n.batch, n.size}, x.options());
   Tensor states, sums, scalars, updates, memory, frame;
-  c.few_rows = n.steps * n.batch <= 64 && !(keep && s.lambda);
+  // Packing costs about 4 for every number of a row of the weights, and saves that much a product.
+  c.few_rows = n.steps * n.batch * (n.size / 32 + 12) < 4 * n.size;
+  c.in_place = s.lambda && !keep && n.steps <= 4;
   if (s.lambda) {
     memory0 = memory0->contiguous();
     memory = empty({n.batch, n.size, n.size}, x);
     c.memory0 = data<T>(*memory0);
-    c.start = !c.few_rows && is_identity(*memory0) ? kFromIdentity : keep ? kTimesMemory : kFromMemory;
+    c.start = !c.in_place && is_identity(*memory0) ? kFromIdentity : keep ? kTimesMemory : kFromMemory;
   }
   if (keep) {
     states = padded ? empty({n.steps, n.batch, n.size}, x) : outputs;
@@ -274,7 +276,7 @@ std::vector<Tensor> forward_typed(
     c.weight_hh = data<T>(weight_hh);
     c.weight_embed = embed_rows;
   } else {
-    packed = at::empty({(n.inputs + n.size) * n.gates * c.ld}, x.options());
+    packed = empty({(n.inputs + n.size) * n.gates * c.ld}, x);
     k.pack_rows(
         c.weight_ih, n.inputs, data<T>(weight_hh), n.size, n.gates, c.ld, out<T>(packed));
     c.weights = data<T>(packed);
@@ -369,7 +371,7 @@ std::vector<Tensor> backward_typed(
 
   const int64_t wide_x = weight_ih ? round_up(n.inputs + 1, k.width) : 0;
   Tensor padded_bias, packed, packed_embed, packed_x, grad_x;
-  packed = at::empty({n.gates * c.ld * c.ld}, options);
+  packed = empty({n.gates * c.ld * c.ld}, x);
   k.pack_columns(data<T>(weight_hh), n.size, c.ld, n.size, n.gates, c.ld, out<T>(packed));
   c.weights = data<T>(packed);
   if (needed[0]) grad_x = empty(x.sizes(), x);

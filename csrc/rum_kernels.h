@@ -282,35 +282,38 @@ static void product(
   }
 }
 
-template <class T, class Fetch>
-static void pack(Int depth, Int columns, T* packed, Fetch fetch) {
-  constexpr Int panel = Size<T>::panel;
-  for (Int j = 0; j < columns; j += panel) {
-    const Int wide = columns - j < panel ? columns - j : panel;
-    for (Int k = 0; k < depth; ++k)
-      for (Int i = 0; i < wide; ++i) *packed++ = fetch(k, j + i);
-  }
-}
-
 template <class T>
 static void pack_rows(
     const T* ih, Int inputs, const T* hh, Int size, Int gates, Int ld, T* packed) {
-  pack(inputs + (hh ? size : 0), gates * ld, packed, [=](Int k, Int column) -> T {
-    const Int gate = column / ld, unit = column % ld;
-    if (unit >= size) return 0;
-    const Int row = gate * size + unit;
-    return k < inputs ? ih[row * inputs + k] : hh[row * size + k - inputs];
-  });
+  constexpr Int panel = Size<T>::panel;
+  const Int columns = gates * ld;
+  for (Int j = 0; j < columns; j += panel) {
+    const Int wide = columns - j < panel ? columns - j : panel;
+    for (Int i = 0; i < wide; ++i) {
+      const Int gate = (j + i) / ld, unit = (j + i) % ld, row = gate * size + unit;
+      T* to = packed + i;
+      for (Int k = 0; k < inputs; ++k, to += wide) *to = unit < size ? ih[row * inputs + k] : T(0);
+      for (Int k = 0; hh && k < size; ++k, to += wide) *to = unit < size ? hh[row * size + k] : T(0);
+    }
+    packed += (inputs + (hh ? size : 0)) * wide;
+  }
 }
 
 template <class T>
 static void pack_columns(
     const T* weights, Int columns, Int wide, Int size, Int blocks, Int ld, T* packed) {
-  pack(blocks * ld, wide, packed, [=](Int k, Int column) -> T {
-    const Int block = k / ld, unit = k % ld;
-    return unit < size && column < columns ? weights[(block * size + unit) * columns + column]
-                                           : T(0);
-  });
+  constexpr Int panel = Size<T>::panel;
+  for (Int j = 0; j < wide; j += panel) {
+    const Int width = wide - j < panel ? wide - j : panel;
+    const Int full = columns - j < 0 ? 0 : columns - j < width ? columns - j : width;
+    for (Int block = 0; block < blocks; ++block)
+      for (Int unit = 0; unit < ld; ++unit, packed += width) {
+        const Int filled = unit < size ? full : 0;
+        const T* from = weights + (block * size + unit) * columns + j;
+        for (Int i = 0; i < filled; ++i) packed[i] = from[i];
+        for (Int i = filled; i < width; ++i) packed[i] = 0;
+      }
+  }
 }
 
 // One row of a matrix for tile_transposed, which takes `P` columns at a time, `stride` apart.
@@ -951,7 +954,7 @@ static void gate_sums(const Forward<T>& c, Int time, Int begin, Int rows, const 
 
 template <class T>
 static Int forward_scratch(const Forward<T>& c, Int rows) {
-  const Int matrix = c.lambda && !c.few_rows ? c.size * c.ld : 0;
+  const Int matrix = c.lambda && !c.in_place ? c.size * c.ld : 0;
   return rows * ((c.gates + 2) * c.ld + matrix) + 7 * c.ld + kScalars;
 }
 
@@ -960,7 +963,7 @@ static void forward(const Forward<T>& c, Int begin, Int end, T* scratch) {
   const auto new_state = select<NewState, T>(c.activation);
   const Int rows = end - begin, size = c.size, ld = c.ld, width = c.gates * ld;
   T* memory = scratch; // columns of P
-  T* h = memory + (c.lambda && !c.few_rows ? rows * size * ld : 0);
+  T* h = memory + (c.lambda && !c.in_place ? rows * size * ld : 0);
   T* e = h + rows * ld;
   T* own_sums = e + rows * ld;
   T* p = own_sums + rows * width;
@@ -969,7 +972,7 @@ static void forward(const Forward<T>& c, Int begin, Int end, T* scratch) {
   for (Int b = begin; c.lambda && b < end; ++b) {
     const T* from = c.memory0 + b * size * size;
     T* to = memory + (b - begin) * size * ld;
-    if (c.few_rows) {
+    if (c.in_place) {
       memcpy(c.memory_last + b * size * size, from, size * size * sizeof(T));
       continue;
     }
@@ -1006,7 +1009,7 @@ static void forward(const Forward<T>& c, Int begin, Int end, T* scratch) {
         const T ps = dot(ld, p, s), ph = dot(ld, p, state), sh = dot(ld, s, state);
         T* updates = c.updates ? c.updates + (at + r) * 3 * ld : own_updates;
         T* turned = updates + 2 * ld;
-        if (c.few_rows)
+        if (c.in_place)
           turn_rows(
               size, ld, c.memory_last + b * size * size, p, s, state, ps, ph, sh, turned, rotated);
         else
@@ -1038,7 +1041,7 @@ static void forward(const Forward<T>& c, Int begin, Int end, T* scratch) {
   }
 
   for (Int r = 0; r < rows; ++r) memcpy(c.h_last + (begin + r) * size, h + r * ld, size * sizeof(T));
-  for (Int r = 0; c.lambda && !c.few_rows && r < rows; ++r)
+  for (Int r = 0; c.lambda && !c.in_place && r < rows; ++r)
     transpose(
         size, memory + r * size * ld, ld, c.memory_last + (begin + r) * size * size, size);
 }

@@ -67,7 +67,8 @@ enum Start : int {
 
 template <class T>
 struct Forward : Loop<T> {
-  bool few_rows; // few rows and steps: the weights are the plain matrices, `start` is kFromMemory
+  bool few_rows; // few rows and steps: the weights are the plain matrices
+  bool in_place; // few steps: R is turned where it ends up, `start` is kFromMemory
   int start;
   const T* weights;   // packed, (inputs + size) x (gates * ld)
   const T* weight_ih; // few_rows: ((gates + 1) * size, inputs)
