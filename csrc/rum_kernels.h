@@ -758,25 +758,30 @@ struct Turn {
 // The same for P as its rows, `size` apart: for so few steps that turning it would cost more.
 template <class T>
 static void turn_rows(
-    Int size, Int ld, T* memory, const T* p, const T* s, const T* h, T ps, T ph, T sh, T* turned,
-    T* row) {
+    Int size, Int ld, T* memory, const T* p, const T* s, const T* h, T ps, T ph, T sh, T* turned) {
   typedef typename Vec<T>::V V;
   constexpr Int width = Size<T>::width;
+  const Int whole = size / width * width;
   for (Int i = 0; i < size; ++i) {
-    copy_padded(row, memory + i * size, size, ld);
+    T* row = memory + i * size;
     V on_p = {}, on_s = {}, on_h = {};
-    for (Int j = 0; j < ld; j += width) {
+    for (Int j = 0; j < whole; j += width) {
       const V r = load(row + j);
       on_p += r * load(p + j);
       on_s += r * load(s + j);
       on_h += r * load(h + j);
     }
-    const T rs = sum<T>(on_s);
-    const T second = -2 * rs, first = -2 * sum<T>(on_p) + 4 * ps * rs;
-    turned[i] = sum<T>(on_h) + first * ph + second * sh;
-    for (Int j = 0; j < ld; j += width)
+    T rp = sum<T>(on_p), rs = sum<T>(on_s), rh = sum<T>(on_h);
+    for (Int j = whole; j < size; ++j) {
+      rp += row[j] * p[j];
+      rs += row[j] * s[j];
+      rh += row[j] * h[j];
+    }
+    const T second = -2 * rs, first = -2 * rp + 4 * ps * rs;
+    turned[i] = rh + first * ph + second * sh;
+    for (Int j = 0; j < whole; j += width)
       store(row + j, load(row + j) + load(p + j) * first + load(s + j) * second);
-    memcpy(memory + i * size, row, size * sizeof(T));
+    for (Int j = whole; j < size; ++j) row[j] += p[j] * first + s[j] * second;
   }
   zero(turned, size, ld);
 }
@@ -1011,7 +1016,7 @@ static void forward(const Forward<T>& c, Int begin, Int end, T* scratch) {
         T* turned = updates + 2 * ld;
         if (c.in_place)
           turn_rows(
-              size, ld, c.memory_last + b * size * size, p, s, state, ps, ph, sh, turned, rotated);
+              size, ld, c.memory_last + b * size * size, p, s, state, ps, ph, sh, turned);
         else
           in_blocks<RUM_TURN_VECTORS, T, Turn<T>>(
               ld, size, ld, memory + r * size * ld, (const T*)p, (const T*)s, (const T*)state, ps,

@@ -50,7 +50,7 @@ class _Loop(torch.autograd.Function):
     for an x that is projected already."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(  # type: ignore[override]  # noqa: ANN205
         ctx,  # noqa: ANN001
         x: Tensor,
         weight_ih: Optional[Tensor],
