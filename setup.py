@@ -89,6 +89,10 @@ class BuildExtension(build_ext):
         standard = "c++20" if match and int(match.group(1)) >= 202002 else "c++17"
         flags = [f"-std={standard}", "-O2", "-g0", "-fvisibility=hidden", "-fno-math-errno"]
         flags += ["-fno-trapping-math", "-ffp-contract=fast"]
+        if sys.platform == "linux":
+            # at::parallel_for is a header: without this flag it compiles to a loop in one thread.
+            # Not for the linker: the symbols come with libtorch_cpu, whose thread pool is shared.
+            flags.append("-fopenmp")
         abi = int(getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", True))
         macros = [("TORCH_EXTENSION_NAME", "_C"), ("_GLIBCXX_USE_CXX11_ABI", str(abi))]
         include = cpp_extension.include_paths()
