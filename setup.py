@@ -89,8 +89,6 @@ class BuildExtension(build_ext):
         standard = "c++20" if match and int(match.group(1)) >= 202002 else "c++17"
         flags = [f"-std={standard}", "-O2", "-g0", "-fvisibility=hidden", "-fno-math-errno"]
         flags += ["-fno-trapping-math", "-ffp-contract=fast"]
-        # torch's threads are OpenMP's, and its headers run loops in one thread without this.
-        openmp = [] if sys.platform == "darwin" else ["-fopenmp"]
         if sys.platform == "linux":
             # at::parallel_for is a header: without this flag it compiles to a loop in one thread.
             # Not for the linker: the symbols come with libtorch_cpu, whose thread pool is shared.
@@ -105,7 +103,7 @@ class BuildExtension(build_ext):
                 output_dir=self.build_temp,
                 macros=macros,
                 include_dirs=include,
-                extra_postargs=flags + openmp,
+                extra_postargs=flags,
                 depends=ext.depends,
             )
 
@@ -117,7 +115,6 @@ class BuildExtension(build_ext):
             self.get_ext_fullpath(ext.name),
             libraries=["c10", "torch", "torch_cpu", "torch_python"],
             library_dirs=cpp_extension.library_paths(),
-            extra_postargs=openmp,
             build_temp=self.build_temp,
             target_lang="c++",
         )

@@ -24,7 +24,7 @@ def equation_1(a, b):
 
 
 def determinant(matrix):
-    """By numpy: torch's LU of larger matrices fails inside MKL with two threads on some machines."""
+    """By numpy: torch's LU of larger matrices fails inside MKL with two threads on some CPUs."""
     return np.linalg.det(matrix.double().numpy())
 
 
