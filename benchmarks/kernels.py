@@ -137,15 +137,20 @@ def products(seconds: float) -> str:
 
 def peak_memory(name: str, steps: int) -> float:
     """Extra peak memory in MB of one training step at B=128, N=100, lambda = 1."""
-    import resource
-
     x = torch.randn(steps, 128, 10, requires_grad=True)
     layer = nn.LSTM(10, 100) if name == "lstm" else RUM(10, 100, backend=name, lambda_=1)
     warm = nn.LSTM(10, 4) if name == "lstm" else RUM(10, 4, backend=name, lambda_=1)
     training_step(warm, torch.randn(2, 2, 10, requires_grad=True))()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = high_water_mark()
     training_step(layer, x)()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return high_water_mark() - before
+
+
+def high_water_mark() -> float:
+    """Peak resident memory of this process in MB (Linux). getrusage would give the parent's too."""
+    with open("/proc/self/status", encoding="utf-8") as status:
+        (line,) = [line for line in status if line.startswith("VmHWM")]
+    return int(line.split()[1]) / 1024
 
 
 def memory() -> str:
