@@ -36,7 +36,7 @@ fairseq-train "$out/data-bin" --user-dir "$user_dir" \
     --arch rum_lm --decoder-embed-dim 64 --decoder-hidden-size 384 --rum-activation tanh \
     --criterion bits_per_token --sentence-avg \
     --optimizer adam --lr 0.005 --clip-norm 5 --lr-scheduler cosine --warmup-updates 50 \
-    --max-update "${DEMO_UPDATES:-1300}" --validate-interval-updates 130 --no-epoch-checkpoints \
+    --max-update "${DEMO_UPDATES:-1300}" --no-epoch-checkpoints \
     --best-checkpoint-metric bpc --save-dir "$out/checkpoints" --log-format tqdm --log-interval 10 \
     --num-workers 0 --cpu --seed 1 | tee "$out/train.log" |
     sed -unE 's/^.*(num. shared model params: [0-9,]+).*$/\1/p; s/^.*(unit .*: backend .* takes .*)$/\1/p
