@@ -225,7 +225,7 @@ bool is_identity(const Tensor& memory) {
       memory, at::eye(memory.size(1), memory.options()).expand_as(memory));
 }
 
-// outputs, h, R, and for the backward pass: P, states, sums, scalars, updates.
+// outputs, h, R, and for the backward pass: P, states, sums, embedded, scalars, updates.
 template <class T>
 std::vector<Tensor> forward_typed(
     Tensor x, MaybeTensor weight_ih, const MaybeTensor& bias, Tensor weight_hh, Tensor h0,
@@ -240,7 +240,7 @@ std::vector<Tensor> forward_typed(
   fill<T>(c, n, s, k, x, h0, padded);
 
   Tensor outputs = empty({n.steps, n.batch, n.size}, x), h = at::empty({n.batch, n.size}, x.options());
-  Tensor states, sums, scalars, updates, memory, frame;
+  Tensor states, sums, embedded, scalars, updates, memory, frame;
   // Packing costs about 4 for every number of a row of the weights, and saves that much a product.
   c.few_rows = n.steps * n.batch * (n.size / 32 + 12) < 4 * n.size;
   c.in_place = s.lambda && !keep && n.steps <= 4;
@@ -253,12 +253,14 @@ std::vector<Tensor> forward_typed(
   if (keep) {
     states = padded ? empty({n.steps, n.batch, n.size}, x) : outputs;
     sums = empty({n.steps, n.batch, n.gates * c.ld}, x);
+    embedded = empty({n.steps, n.batch, c.ld}, x);
     scalars = at::empty({n.steps, n.batch, kScalars}, x.options());
     if (s.lambda) updates = empty({n.steps, n.batch, 3 * c.ld}, x);
   }
   c.outputs = out<T>(outputs);
   c.states = out<T>(states);
   c.sums = out<T>(sums);
+  c.embedded = out<T>(embedded);
   c.scalars = out<T>(scalars);
   c.updates = out<T>(updates);
   c.h_last = out<T>(h);
@@ -300,7 +302,7 @@ std::vector<Tensor> forward_typed(
     frame = memory;
     if (c.start == kTimesMemory) memory = at::bmm(*memory0, frame);
   }
-  return {outputs, h, memory, frame, states, sums, scalars, updates};
+  return {outputs, h, memory, frame, states, sums, embedded, scalars, updates};
 }
 
 // ---------------------------------------------------------------- backward
@@ -311,7 +313,7 @@ std::vector<Tensor> backward_typed(
     const std::vector<MaybeTensor>& grads, const std::vector<bool>& needed, Tensor x,
     MaybeTensor weight_ih, const MaybeTensor& bias, Tensor weight_hh, Tensor h0, MaybeTensor memory0,
     const MaybeTensor& padded, const MaybeTensor& frame, const Tensor& states, const Tensor& sums,
-    const Tensor& scalars, const MaybeTensor& updates, const Settings& s) {
+    const Tensor& embedded, const Tensor& scalars, const MaybeTensor& updates, const Settings& s) {
   const Sizes n = check_arguments(x, weight_ih, bias, weight_hh, h0, memory0, padded, s);
   const Kernels<T>& k = kernels<T>();
   const auto options = x.options();
@@ -323,6 +325,7 @@ std::vector<Tensor> backward_typed(
   TORCH_CHECK(sums.size(2) == n.gates * c.ld, "the instruction set has changed since the forward pass");
   c.states = out<T>(states);
   c.sums = out<T>(sums);
+  c.embedded = out<T>(embedded);
   c.scalars = out<T>(scalars);
   c.past_first = needed[4];
   const int64_t blocks = n.gates + 1, row = blocks * c.ld;
@@ -370,20 +373,13 @@ std::vector<Tensor> backward_typed(
   }
 
   const int64_t wide_x = weight_ih ? round_up(n.inputs + 1, k.width) : 0;
-  Tensor padded_bias, packed, packed_embed, packed_x, grad_x;
+  Tensor packed, packed_x, grad_x;
   packed = empty({n.gates * c.ld * c.ld}, x);
   k.pack_columns(data<T>(weight_hh), n.size, c.ld, n.size, n.gates, c.ld, out<T>(packed));
   c.weights = data<T>(packed);
   if (needed[0]) grad_x = empty(x.sizes(), x);
   if (weight_ih) {
     weight_ih = weight_ih->contiguous();
-    padded_bias = pad_bias(bias, blocks, n.size, c.ld, x);
-    c.bias = data<T>(padded_bias);
-    packed_embed = at::empty({n.inputs * c.ld}, options);
-    k.pack_rows(
-        data<T>(*weight_ih) + n.gates * n.size * n.inputs, n.inputs, nullptr, n.size, 1, c.ld,
-        out<T>(packed_embed));
-    c.weight_embed = data<T>(packed_embed);
     if (needed[0]) {
       packed_x = at::empty({row * wide_x}, options);
       k.pack_columns(data<T>(*weight_ih), n.inputs, wide_x, n.size, blocks, c.ld, out<T>(packed_x));
@@ -478,19 +474,19 @@ std::vector<Tensor> backward(
     const std::vector<MaybeTensor>& grads, const std::vector<bool>& needed, const Tensor& x,
     const MaybeTensor& weight_ih, const MaybeTensor& bias, const Tensor& weight_hh, const Tensor& h0,
     const MaybeTensor& memory0, const MaybeTensor& padded, const MaybeTensor& frame,
-    const Tensor& states, const Tensor& sums, const Tensor& scalars, const MaybeTensor& updates,
-    bool reverse, int64_t lambda, double eta,
-    int64_t activation, bool update_gate) {
+    const Tensor& states, const Tensor& sums, const Tensor& embedded, const Tensor& scalars,
+    const MaybeTensor& updates, bool reverse, int64_t lambda, double eta, int64_t activation,
+    bool update_gate) {
   const c10::NoGradGuard guard;
   const Settings s{reverse, lambda, eta, activation, update_gate};
   TORCH_CHECK(grads.size() == 3 && needed.size() == 6, "wrong number of gradients");
   if (x.scalar_type() == at::kDouble)
     return backward_typed<double>(
-        grads, needed, x, weight_ih, bias, weight_hh, h0, memory0, padded, frame, states, sums, scalars,
-        updates, s);
+        grads, needed, x, weight_ih, bias, weight_hh, h0, memory0, padded, frame, states, sums,
+        embedded, scalars, updates, s);
   return backward_typed<float>(
-      grads, needed, x, weight_ih, bias, weight_hh, h0, memory0, padded, frame, states, sums, scalars,
-      updates, s);
+      grads, needed, x, weight_ih, bias, weight_hh, h0, memory0, padded, frame, states, sums, embedded,
+      scalars, updates, s);
 }
 
 } // namespace

@@ -909,9 +909,9 @@ static void transpose(Int size, const T* from, Int ld_from, T* to, Int ld_to) {
 
 // ---------------------------------------------------------------- the loop
 
-// tau, u and e of some rows at one time, all that does not wait for h.
+// The embedded input of some rows at one time.
 template <class T>
-static void embed(const Loop<T>& c, Int time, Int begin, Int rows, bool few_rows, T* e) {
+static void embed(const Forward<T>& c, Int time, Int begin, Int rows, T* e) {
   if (c.inputs == 0) {
     for (Int r = 0; r < rows; ++r)
       copy_padded(
@@ -921,7 +921,7 @@ static void embed(const Loop<T>& c, Int time, Int begin, Int rows, bool few_rows
   }
   const T* x = c.x + time * c.x_step + begin * c.x_row;
   const T* bias = c.bias + c.gates * c.ld;
-  if (few_rows) {
+  if (c.few_rows) {
     for (Int r = 0; r < rows; ++r) memcpy(e + r * c.ld, bias, c.ld * sizeof(T));
     dot_product(rows, x, c.x_row, c.inputs, c.weight_embed, c.size, e, c.ld);
   } else {
@@ -931,6 +931,7 @@ static void embed(const Loop<T>& c, Int time, Int begin, Int rows, bool few_rows
   }
 }
 
+// tau and the update gate before its sigmoid.
 template <class T>
 static void gate_sums(const Forward<T>& c, Int time, Int begin, Int rows, const T* h, T* sums) {
   const Int row = c.gates * c.ld;
@@ -969,8 +970,8 @@ static void forward(const Forward<T>& c, Int begin, Int end, T* scratch) {
   const Int rows = end - begin, size = c.size, ld = c.ld, width = c.gates * ld;
   T* memory = scratch; // columns of P
   T* h = memory + (c.lambda && !c.in_place ? rows * size * ld : 0);
-  T* e = h + rows * ld;
-  T* own_sums = e + rows * ld;
+  T* own_embedded = h + rows * ld;
+  T* own_sums = own_embedded + rows * ld;
   T* p = own_sums + rows * width;
   T *s = p + ld, *rotated = s + ld, *own_updates = rotated + ld, *own_scalars = own_updates + 3 * ld;
   for (Int r = 0; r < rows; ++r) copy_padded(h + r * ld, c.h0 + (begin + r) * size, size, ld);
@@ -991,8 +992,9 @@ static void forward(const Forward<T>& c, Int begin, Int end, T* scratch) {
   for (Int step = 0; step < c.steps; ++step) {
     const Int time = c.time(step), at = time * c.batch + begin;
     T* sums = c.sums ? c.sums + at * width : own_sums;
+    T* e = c.embedded ? c.embedded + at * ld : own_embedded;
     gate_sums(c, time, begin, rows, h, sums);
-    embed(c, time, begin, rows, c.few_rows, e);
+    embed(c, time, begin, rows, e);
     for (Int r = 0; r < rows; ++r) {
       const Int b = begin + r;
       T* state = h + r * ld;
@@ -1061,7 +1063,7 @@ RUM_INLINE const T* state_before(const Loop<T>& c, Int step, Int row) {
 template <class T>
 static Int backward_scratch(const Backward<T>& c, Int rows) {
   const Int inputs = (c.inputs + Size<T>::width) / Size<T>::width * Size<T>::width;
-  return rows * ((c.gates + 2) * c.ld + inputs) + 14 * c.ld + inputs;
+  return rows * ((c.gates + 1) * c.ld + inputs) + 14 * c.ld + inputs;
 }
 
 template <class T>
@@ -1136,8 +1138,7 @@ static void backward(
   const Int low = c.reverse ? c.time(last - 1) : first; // the first time of the chunk
   const Int grads_stride = c.depth * RUM_TILE_ROWS, inputs_stride = c.depth * panel;
   const Int wide_x = (c.inputs + Size<T>::width) / Size<T>::width * Size<T>::width;
-  T* e = scratch;
-  T* grads = e + rows * ld; // to tau, u and e of one step
+  T* grads = scratch; // to tau, u and e of one step
   T* grad_x = grads + rows * row;
   T* x_row = grad_x + rows * wide_x; // x, 1
   T* h = x_row + wide_x;
@@ -1146,7 +1147,7 @@ static void backward(
 
   for (Int step = last - 1; step >= first; --step) {
     const Int time = c.time(step), at = time * c.batch + begin;
-    embed(c, time, begin, rows, false, e);
+    const T* e = c.embedded + at * ld;
     for (Int r = 0; r < rows; ++r) {
       const Int b = begin + r, place = (time - low) * c.batch + b;
       T* grad = c.grad_h + b * ld;

@@ -41,14 +41,14 @@ struct Loop {
   int64_t x_step, x_row;
   const bool* padded; // (steps, batch) or null
   int64_t padded_step, padded_row;
-  const T* h0;           // (batch, size)
-  const T* bias;         // ((gates + 1) * ld), for inputs > 0
-  const T* weight_embed; // packed, inputs x ld; few rows: the rows of e in weight_ih
-  T* outputs;            // (steps, batch, size)
-  T* states;             // the same tensor where nothing is padded; else (steps, batch, size) or null
-  T* sums;               // tau and sigmoid(u): (steps, batch, gates * ld) or null
-  T* scalars;            // (steps, batch, kScalars) or null
-  T* updates;            // lambda = 1: c1, c2, P_t h: (steps, batch, 3 * ld) or null
+  const T* h0; // (batch, size)
+  T* outputs;  // (steps, batch, size)
+  // Kept for the backward pass, else null.
+  T* states;   // h: `outputs` where nothing is padded, else (steps, batch, size)
+  T* sums;     // tau and sigmoid(u): (steps, batch, gates * ld)
+  T* embedded; // e: (steps, batch, ld)
+  T* scalars;  // (steps, batch, kScalars)
+  T* updates;  // lambda = 1: c1, c2, P_t h: (steps, batch, 3 * ld)
 
   int64_t time(int64_t step) const {
     return reverse ? steps - 1 - step : step;
@@ -70,12 +70,14 @@ struct Forward : Loop<T> {
   bool few_rows; // few rows and steps: the weights are the plain matrices
   bool in_place; // few steps: R is turned where it ends up, `start` is kFromMemory
   int start;
-  const T* weights;   // packed, (inputs + size) x (gates * ld)
-  const T* weight_ih; // few_rows: ((gates + 1) * size, inputs)
-  const T* weight_hh; // few_rows: (gates * size, size)
-  const T* memory0;   // (batch, size, size)
-  T* h_last;          // (batch, size)
-  T* memory_last;     // P after the last step: (batch, size, size)
+  const T* bias;         // ((gates + 1) * ld), for inputs > 0
+  const T* weights;      // packed, (inputs + size) x (gates * ld)
+  const T* weight_embed; // packed, inputs x ld; few_rows: the rows of e in weight_ih
+  const T* weight_ih;    // few_rows: ((gates + 1) * size, inputs)
+  const T* weight_hh;    // few_rows: (gates * size, size)
+  const T* memory0;      // (batch, size, size)
+  T* h_last;             // (batch, size)
+  T* memory_last;        // P after the last step: (batch, size, size)
 };
 
 template <class T>

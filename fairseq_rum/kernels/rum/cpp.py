@@ -64,11 +64,11 @@ class _Loop(torch.autograd.Function):
         outputs, last, final_memory, *kept = _module.forward(
             x, weight_ih, bias, weight_hh, h, memory, padded, *options, True
         )
-        frame, states, sums, scalars, updates = kept
+        frame, states, sums, embedded, scalars, updates = kept
         ctx.options = options
         ctx.save_for_backward(
             x, weight_ih, bias, weight_hh, h, memory, padded, frame,
-            outputs if padded is None else states, sums, scalars, updates,
+            outputs if padded is None else states, sums, embedded, scalars, updates,
         )  # fmt: skip
         ctx.set_materialize_grads(False)
         return outputs, last, final_memory
@@ -108,7 +108,7 @@ def _run(
 class CppKernel(RumKernel):
     """C++, vectorized for the machine it runs on, blocks of the batch in torch's threads.
 
-    float32 and float64. Of the input projection it keeps nothing: it is part of the loop.
+    float32 and float64. The input projection is part of the loop.
     """
 
     def unavailable(self) -> Optional[str]:
