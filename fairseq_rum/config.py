@@ -2,12 +2,14 @@
 
 A field belongs to a unit by its metadata, ``unit`` and ``argument``: the value goes to that unit's
 constructor under that name. None (or False for a switch) means "not given", so that an option
-given for a unit that the model does not use can be refused instead of being ignored.
+given for a unit that the model does not use can be refused instead of being ignored. What a unit
+that is made of others is made of are fields with ``composite`` in the place of ``unit``.
 """
 
 import dataclasses
+import inspect
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterable, Optional
+from typing import Any, Dict, Iterable, List, Optional
 
 from fairseq.dataclass import FairseqDataclass
 
@@ -21,6 +23,12 @@ def _option(
     """A field that holds one option of one unit; ``inverted`` for a switch that turns one off."""
     metadata = {"help": help, "unit": unit, "argument": argument, "inverted": inverted}
     return field(default=default, metadata=metadata)
+
+
+def _composition(argument: str, help: str, names_unit: bool = False) -> Any:
+    """A field that says what ``fast_slow`` is made of; ``names_unit`` where it names a unit."""
+    metadata = {"help": help, "composite": "fast_slow", "argument": argument, "inverted": False}
+    return field(default=None, metadata={**metadata, "names_unit": names_unit})
 
 
 @dataclass
@@ -122,6 +130,26 @@ class UnitConfig(FairseqDataclass):
     fast_weights_inner_steps: Optional[int] = _option(
         "fast_weights", "inner_steps", "fast weights: steps of the inner loop (default: 1)"
     )
+    fast_rnn_unit: Optional[str] = _composition(
+        "fast_unit",
+        "fast-slow RNN (unit fast_slow): unit of the fast cells, with the options of that unit; "
+        "their hidden size is the model's (default: lstm)",
+        names_unit=True,
+    )
+    slow_rnn_unit: Optional[str] = _composition(
+        "slow_unit",
+        "fast-slow RNN: unit of the slow cell, with the options of that unit (default: rum)",
+        names_unit=True,
+    )
+    fast_cells: Optional[int] = _composition(
+        "fast_cells", "fast-slow RNN: number k of fast cells, >= 2 (default: 2)"
+    )
+    slow_hidden_size: Optional[int] = _composition(
+        "slow_size", "fast-slow RNN: hidden size of the slow cell (default: that of the fast ones)"
+    )
+    fast_slow_dropout: Optional[float] = _composition(
+        "dropout", "fast-slow RNN: dropout between the fast and the slow cells (default: 0)"
+    )
 
 
 def unit_options(cfg: Any, unit: str) -> Dict[str, Any]:
@@ -131,24 +159,46 @@ def unit_options(cfg: Any, unit: str) -> Dict[str, Any]:
             not getattr(cfg, entry.name) if entry.metadata["inverted"] else getattr(cfg, entry.name)
         )
         for entry in _given_options(cfg)
-        if entry.metadata["unit"] == unit
+        if _owner(entry) == unit
     }
 
 
-def check_units(cfg: Any, units: Iterable[str]) -> None:
-    """Refuse options of units that the model does not use.
+def part_units(cfg: Any, unit: str) -> List[str]:
+    """The units that a unit is made of according to ``cfg``; none for most units.
 
     Raises:
-        InputError: a unit is unknown, or an option of a unit outside ``units`` is given.
+        InputError: one of them is unknown.
+    """
+    defaults = inspect.signature(get_cell(unit).__init__).parameters
+    parts = []
+    for entry in dataclasses.fields(UnitConfig):
+        if _owner(entry) == unit and entry.metadata.get("names_unit"):
+            part = getattr(cfg, entry.name, None) or defaults[entry.metadata["argument"]].default
+            get_cell(part, _flag(entry))
+            parts.append(part)
+    return parts
+
+
+def check_units(cfg: Any, units: Iterable[str], preset: Any = None) -> None:
+    """Refuse options of units that the model does not use.
+
+    Args:
+        cfg: the options.
+        units: those that the model uses; what they are made of is used too.
+        preset: the defaults of the architecture: what they set for a unit that another one has
+            taken the place of was not given by the user, and is not refused.
+
+    Raises:
+        InputError: a unit is unknown, or an option of a unit that isn't used is given.
     """
     used = set(units)
-    for unit in used:
-        get_cell(unit)
+    for unit in list(used):
+        used.update(part_units(cfg, unit))
     for entry in _given_options(cfg):
-        if entry.metadata["unit"] not in used:
-            flag = "--" + entry.name.replace("_", "-")
+        by_default = getattr(cfg, entry.name) == getattr(preset, entry.name, None)
+        if _owner(entry) not in used and not by_default:
             raise InputError(
-                f"{flag} is an option of unit {entry.metadata['unit']!r}, "
+                f"{_flag(entry)} is an option of unit {_owner(entry)!r}, "
                 f"but this model uses {', '.join(sorted(used))}"
             )
 
@@ -159,11 +209,24 @@ def build_unit(cfg: Any, unit: str, input_size: int, hidden_size: int) -> Recurr
     Raises:
         InputError: the unit is unknown, or one of its options is out of range.
     """
-    return build_cell(unit, input_size, hidden_size, **unit_options(cfg, unit))
+    options = unit_options(cfg, unit)
+    parts = part_units(cfg, unit)
+    if parts:
+        options["part_options"] = {part: unit_options(cfg, part) for part in parts}
+    return build_cell(unit, input_size, hidden_size, **options)
+
+
+def _owner(entry: dataclasses.Field) -> Optional[str]:
+    """The unit that a field belongs to."""
+    return entry.metadata.get("unit", entry.metadata.get("composite"))
+
+
+def _flag(entry: dataclasses.Field) -> str:
+    return "--" + entry.name.replace("_", "-")
 
 
 def _given_options(cfg: Any) -> Iterable[dataclasses.Field]:
     for entry in dataclasses.fields(UnitConfig):
         value = getattr(cfg, entry.name, None)
-        if "unit" in entry.metadata and value is not None and value is not False:
+        if _owner(entry) is not None and value is not None and value is not False:
             yield entry

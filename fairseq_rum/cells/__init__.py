@@ -2,6 +2,7 @@
 
 from fairseq_rum.cells.base import RecurrentCell, State
 from fairseq_rum.cells.eurnn import EURNNCell
+from fairseq_rum.cells.fast_slow import FastSlowCell
 from fairseq_rum.cells.fast_weights import FastWeightsCell
 from fairseq_rum.cells.goru import GORUCell
 from fairseq_rum.cells.gru import GRUCell
@@ -14,6 +15,7 @@ from fairseq_rum.cells.weinet import WeiNetCell
 
 __all__ = [
     "EURNNCell",
+    "FastSlowCell",
     "FastWeightsCell",
     "GORUCell",
     "GRUCell",
