@@ -10,7 +10,7 @@ USED := fairseq_cli.train, fairseq_cli.preprocess, fairseq_cli.generate, fairseq
 	fairseq_cli.interactive, fairseq_cli.validate, fairseq_cli.hydra_train, torch._dynamo, pytest, hypothesis
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test bench lint format clean
+.PHONY: help venv demo test soak bench lint format clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -43,6 +43,11 @@ demo: $(VENV)/.installed ## train a small RUM language model: about three minute
 
 test: lint ## check the style, then run all tests
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q
+
+# Triton's interpreter runs its kernels on the CPU; its wheel is for Linux and takes 1 GB unpacked.
+soak: $(VENV)/.installed ## the slow tests: the Triton kernels in Triton's interpreter
+	@$(INSTALL) -r requirements/triton.txt
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q tests/test_rum_kernels.py -k triton
 
 bench: $(VENV)/.installed ## measure speed and memory, write benchmarks/RESULTS.md: under ten minutes
 	@$(BIN)/python -m benchmarks.kernels

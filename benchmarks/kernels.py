@@ -55,9 +55,14 @@ def required(size: int, lambda_: int) -> float:
     return 1.7 if lambda_ else 0.5 if size >= 1000 else 0.6
 
 
+def multiply_adds(inputs: int, size: int) -> float:
+    """Multiply-adds of RUM with lambda = 0 relative to an LSTM of the same size."""
+    return (3 * inputs + 2 * size) / (4 * inputs + 4 * size)
+
+
 def speed(seconds: float) -> str:
     """Times relative to nn.LSTM at the shapes of the paper's tasks."""
-    rows = []
+    rows, missed = [], []
     for steps, batch, inputs, size, lambda_, eta in SHAPES:
         # The readable loop stores R of every step: 2.7 GB and minutes at the last shape.
         names = [n for n in available() if n != "naive" or not (lambda_ and steps > 100)]
@@ -76,15 +81,28 @@ def speed(seconds: float) -> str:
             for name in ("naive", "fused", "cpp", "gru"):
                 row.append(f"{median_ratio(times, name, 'lstm'):.2f}" if name in calls else "-")
             row.append(f"{required(size, lambda_):.2f}")
+            row.append("-" if lambda_ else f"{multiply_adds(inputs, size):.2f}")
             row.append(f"{milliseconds(times, 'lstm'):.0f} ms")
+            place = f"{row[0]} with {threads} thread{'s' * (threads > 1)}"
+            if "cpp" in calls and median_ratio(times, "cpp", "lstm") > required(size, lambda_):
+                missed.append(f"the time at {place}{', eta = 1' * bool(eta)}")
             if {"naive", "cpp"} <= calls.keys():
-                row.append(f"{median_ratio(times, 'naive', 'cpp'):.1f}")
+                gain = median_ratio(times, "naive", "cpp")
+                row.append(f"{gain:.1f}")
+                if gain < 5 and size <= 256:
+                    missed.append(f"five times the speed of naive at {place}")
             else:
                 row.append("-")
             rows.append(row)
             print(*row, flush=True)
     header = ["T, B, N_x, N", "lambda", "eta", "threads", "naive", "fused", "cpp", "nn.GRU"]
-    return table([*header, "required of cpp", "nn.LSTM", "naive / cpp"], rows)
+    header += ["required of cpp", "multiply-adds", "nn.LSTM", "naive / cpp"]
+    notes = (
+        "Multiply-adds: RUM's relative to the LSTM's; a time below that means that the loop "
+        "wastes less than nn.LSTM does.\nRequired and not reached in this run: "
+        f"{'; '.join(missed) or 'nothing'}."
+    )
+    return f"{table(header, rows)}\n\n{notes}"
 
 
 def products_alone(steps: int, batch: int, inputs: int, size: int) -> Callable[[], None]:
