@@ -1,0 +1,1 @@
+"""Attention and the like, on top of recurrent layers (torch only, usable without fairseq)."""
