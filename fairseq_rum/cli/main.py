@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from fairseq_rum import __version__
-from fairseq_rum.cli import bench, plot_curves, prepare_chars, prepare_summarization
+from fairseq_rum.cli import bench, plot_curves, prepare_babi, prepare_chars, prepare_summarization
 from fairseq_rum.errors import InputError
 
 
@@ -52,6 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
     prepare = commands.add_parser("prepare", help="turn raw data into fairseq's binary form")
     corpora = prepare.add_subparsers(title="kinds of data", metavar="KIND", required=True)
     _add_command(corpora, "chars", prepare_chars)
+    _add_command(corpora, "babi", prepare_babi)
     _add_command(corpora, "summarization", prepare_summarization)
 
     plot = commands.add_parser("plot", help="draw a figure from what fairseq wrote")
