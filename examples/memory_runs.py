@@ -448,11 +448,30 @@ def table(task: Task, options: argparse.Namespace) -> str:
             header = "| " + " | ".join(columns) + " |\n|" + "---|" * len(columns)
             pictures = [f"![{m}]({group}-{m}.png)" for m in metrics_of(task)]
             parts.append(f"## `{title}`\n\n{header}\n" + "\n".join(rows) + "\n")
+            parts.append(_fairness(task, group, options.results))
             parts.append("\n".join(pictures) + "\n")
     where = [f"- {machine}: {', '.join(names)}" for machine, names in machines.items()]
     parts.append("## Seeds and hardware\n\n" + "\n".join(where) + "\n")
     parts.append("## Commands\n\n```\n" + "\n".join(commands) + "\n```\n")
     return "\n".join(parts)
+
+
+def _fairness(task: Task, group: str, results: Path) -> str:
+    """Which baselines had fewer updates than the comparison asks for."""
+    rum = load(results / f"{group}-rum1" / "run.json")
+    if rum.get("status") != "solved":
+        return ""
+    least = max(2000, 3 * rum["updates"])
+    short = []
+    for run in task.runs:
+        record = load(results / run.name / "run.json") if run.group == group else {}
+        if not run.label.startswith("RUM") and record.get("status") in ("finished", "unfinished"):
+            if record["updates"] < least:
+                short.append(f"{run.label} ({record['updates']:,})")
+    return (
+        f"RUM lambda=1 solved it after {rum['updates']:,} updates; a baseline should have had at "
+        f"least {least:,}. With fewer: {', '.join(short) or 'none'}.\n"
+    )
 
 
 def _row(task: Task, run: Run, record: Dict[str, Any], log: Any) -> List[str]:

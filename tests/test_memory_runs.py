@@ -149,3 +149,19 @@ def test_unknown_names(capsys):
         with pytest.raises(SystemExit):
             memory_runs.main(["recall", "--list", *wrong])
         assert "there are t" in capsys.readouterr().err
+
+
+def test_baselines_with_too_few_updates_are_named(tmp_path):
+    """At least the larger of 2,000 updates and three times those of RUM, once that has solved it."""
+    task = memory_runs.recall()
+    assert memory_runs._fairness(task, "t30", tmp_path) == ""
+    for name, status, updates in (
+        ("rum1", "solved", 1000), ("lstm", "finished", 2999), ("gru", "finished", 3000),
+        ("weinet", "solved", 50), ("rum0", "finished", 100), ("goru", "unfinished", 1200),
+    ):  # fmt: skip
+        folder = tmp_path / f"t30-{name}"
+        folder.mkdir()
+        (folder / "run.json").write_text(json.dumps({"status": status, "updates": updates}))
+    note = memory_runs._fairness(task, "t30", tmp_path)
+    assert "after 1,000 updates" in note and "at least 3,000" in note
+    assert note.strip().endswith("With fewer: GORU (1,200), LSTM (2,999).")

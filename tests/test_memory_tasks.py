@@ -440,18 +440,35 @@ def test_hydra_config_has_the_values_of_the_command_line(name):
                 assert cfg[section][key] == values[key], f"{section}.{key}"
 
 
+PAPER_UNITS = ["rum", "lstm", "gru", "urnn", "eurnn", "goru", "fast_weights", "weinet"]
+
+
+@pytest.mark.parametrize("unit", PAPER_UNITS)
+def test_the_config_of_a_unit_has_the_values_of_the_command_line(unit):
+    group = OmegaConf.load(ROOT / "user_dir_configs" / "memory" / "unit" / f"{unit}.yaml")
+    assert group.rnn_unit == unit
+    flags = []
+    for name, value in group.items():
+        flags += [] if value is None else ["--" + name.replace("_", "-"), value]
+    _, model = build(*RECALL, *flags)
+    shapes = {name: value.shape for name, value in model.state_dict().items()}
+    plain = ["--rnn-unit", unit, *(["--rum-lambda", 1] if unit == "rum" else [])]
+    _, expected = build(*RECALL, *plain)
+    assert shapes == {name: value.shape for name, value in expected.state_dict().items()}
+
+
 def test_hydra_trains_the_same_model(tmp_path):
-    """The same parameters after two updates."""
+    """The same parameters after two updates, with the unit's own config."""
     command = [
         str(ROOT / "tests" / "hydra_train.py"), "--config-dir",
-        str(ROOT / "user_dir_configs" / "memory"), "--config-name", "recall",
+        str(ROOT / "user_dir_configs" / "memory"), "--config-name", "recall", "+unit=gru",
         f"common.user_dir={USER_DIR}", f"checkpoint.save_dir={tmp_path / 'hydra'}",
         "common.cpu=true", "optimization.max_update=2", "dataset.batch_size=4",
         "task.train_examples=8", "task.valid_examples=8", f"hydra.run.dir={tmp_path / 'run'}",
     ]  # fmt: skip
     result = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
-    flags = train(tmp_path / "flags", *PROTOCOL["recall"], "--rum-lambda", 1, "--batch-size", 4,
+    flags = train(tmp_path / "flags", *PROTOCOL["recall"], "--rnn-unit", "gru", "--batch-size", 4,
                   "--train-examples", 8, "--valid-examples", 8, "--max-update", 2)  # fmt: skip
     expected, found = parameters(flags), parameters(tmp_path / "hydra" / "checkpoint_last.pt")
     assert expected.keys() == found.keys()
