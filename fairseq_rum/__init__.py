@@ -1,7 +1,7 @@
 """fairseq_rum: the Rotational Unit of Memory, and the units it is compared with, for fairseq.
 
 The layers need torch alone: ``from fairseq_rum.layers import RUM``. Where fairseq is installed,
-importing the package (as ``--user-dir`` does) registers its models, tasks, criterions and
+importing the package (as ``--user-dir`` does) registers its models, tasks, criterions, scorers and
 optimizers.
 """
 
@@ -21,5 +21,5 @@ if _compat.fairseq_installed():
 
         _compat.apply()
         _show_sentences()
-        from fairseq_rum import criterions, models, optim, tasks  # noqa: F401
+        from fairseq_rum import criterions, models, optim, scoring, tasks  # noqa: F401
         from fairseq_rum.data import encoders  # noqa: F401

@@ -14,7 +14,14 @@ from types import ModuleType
 from typing import Any
 
 from fairseq_rum import __version__
-from fairseq_rum.cli import bench, plot_curves, prepare_babi, prepare_chars, prepare_summarization
+from fairseq_rum.cli import (
+    bench,
+    plot_curves,
+    prepare_babi,
+    prepare_chars,
+    prepare_summarization,
+    score,
+)
 from fairseq_rum.errors import InputError
 
 
@@ -59,6 +66,7 @@ def build_parser() -> argparse.ArgumentParser:
     figures = plot.add_subparsers(title="figures", metavar="FIGURE", required=True)
     _add_command(figures, "curves", plot_curves)
 
+    _add_command(commands, "score", score)
     _add_command(commands, "bench", bench)
     return parser
 
