@@ -23,3 +23,6 @@ if _compat.fairseq_installed():
         _show_sentences()
         from fairseq_rum import criterions, models, optim, scoring, tasks  # noqa: F401
         from fairseq_rum.data import encoders  # noqa: F401
+        from fairseq_rum.data.checkpoints import protect_checkpoints as _protect_checkpoints
+
+        _protect_checkpoints()
