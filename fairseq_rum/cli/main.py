@@ -16,9 +16,11 @@ from typing import Any
 from fairseq_rum import __version__
 from fairseq_rum.cli import (
     bench,
+    plot_activations,
     plot_curves,
     prepare_babi,
     prepare_chars,
+    prepare_docstrings,
     prepare_summarization,
     score,
 )
@@ -61,10 +63,12 @@ def build_parser() -> argparse.ArgumentParser:
     _add_command(corpora, "chars", prepare_chars)
     _add_command(corpora, "babi", prepare_babi)
     _add_command(corpora, "summarization", prepare_summarization)
+    _add_command(corpora, "docstrings", prepare_docstrings)
 
     plot = commands.add_parser("plot", help="draw a figure from what fairseq wrote")
     figures = plot.add_subparsers(title="figures", metavar="FIGURE", required=True)
     _add_command(figures, "curves", plot_curves)
+    _add_command(figures, "activations", plot_activations)
 
     _add_command(commands, "score", score)
     _add_command(commands, "bench", bench)

@@ -11,17 +11,16 @@ draws a horizontal line: at a number, or at what was logged under a name.
 from __future__ import annotations
 
 import argparse
-import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from fairseq_rum.cli import figures
 from fairseq_rum.errors import InputError
 
 if TYPE_CHECKING:
     from fairseq_rum.data.training_log import TrainingLog
 
-_FORMATS = ("png", "svg", "pdf")
 _AXES = {"updates": ("num_updates", "updates"), "minutes": ("minutes", "minutes")}
 _GENERIC_NAMES = ("log", "train", "fairseq", "output")
 
@@ -48,28 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--title", default="", metavar="TEXT")
     parser.add_argument("--log-y", action="store_true", help="a logarithmic y axis")
-    parser.add_argument(
-        "--out", required=True, metavar="FILE", help="the figure: .png, .svg or .pdf"
-    )
+    figures.add_out(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Read the logs and write the figure."""
-    out = Path(args.out)
-    if out.suffix[1:].lower() not in _FORMATS:
-        raise InputError(f"--out {args.out}: the name must end in .{', .'.join(_FORMATS)}")
-    if not out.absolute().parent.is_dir():
-        raise InputError(f"--out {args.out}: no such folder")
+    figures.prepare(args)
     from fairseq_rum.data.training_log import TRAIN
-
-    # Importing fairseq sets the root logger to DEBUG, and matplotlib tells of every font then.
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)
-    try:
-        from matplotlib import rc_context
-
-        from fairseq_rum.viz.curves import Baseline, Curve, plot_curves
-    except ImportError as error:
-        raise InputError(f"figures need matplotlib: pip install matplotlib ({error})") from error
+    from fairseq_rum.viz.curves import Baseline, Curve, plot_curves
 
     split = TRAIN if args.split == "train" else args.split
     x, xlabel = _AXES[args.x]
@@ -88,13 +73,7 @@ def run(args: argparse.Namespace) -> int:
         args.title,
         args.log_y,
     )
-    # No date and no random ids, so that the same data give the same file.
-    undated: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    try:
-        with rc_context({"svg.hashsalt": "fairseq_rum"}):
-            figure.savefig(out, dpi=150, metadata=undated.get(out.suffix[1:].lower()))
-    except OSError as error:
-        raise InputError(f"--out {args.out}: {error.strerror}") from error
+    figures.save(figure, args.out)
     print(f"{args.out}: {args.metric} of {len(curves)} run{'s' if len(curves) > 1 else ''}")
     return 0
 
@@ -104,25 +83,14 @@ def _read_runs(runs: Sequence[str]) -> dict[str, TrainingLog]:
 
     logs: dict[str, TrainingLog] = {}
     for text in runs:
-        label, path = _split_name(text)
+        label, path = figures.split_name(text)
         found = find_log(path)
         if not label:
             generic = found.stem in _GENERIC_NAMES or Path(path).is_dir()
             label = found.absolute().parent.name if generic else found.stem
-        if label in logs:
-            raise InputError(f"--runs: two runs are called {label!r}, write NAME=PATH")
+        figures.unique([*logs, label], "--runs")
         logs[label] = read_log(found)
     return logs
-
-
-def _split_name(text: str) -> tuple[str, str]:
-    """Name and path of NAME=PATH, where either may contain "=" too; no name for a path alone."""
-    parts = text.split("=")
-    for count in range(len(parts)):
-        path = "=".join(parts[count:])
-        if Path(path).exists():
-            return "=".join(parts[:count]), path
-    return "", parts[-1]
 
 
 def _nothing_to_draw(

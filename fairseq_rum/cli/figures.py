@@ -1,0 +1,90 @@
+"""What the commands that draw figures share: the option ``--out``, and writing the file."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairseq_rum.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = ("png", "svg", "pdf")
+
+
+def add_out(parser: argparse.ArgumentParser) -> None:
+    """Add ``--out`` to a command's options."""
+    parser.add_argument(
+        "--out", required=True, metavar="FILE", help="the figure: .png, .svg or .pdf"
+    )
+
+
+def prepare(args: argparse.Namespace) -> None:
+    """Check ``--out`` before any work is done, and that there is a matplotlib to draw with.
+
+    Raises:
+        InputError: an unknown kind of file, a folder that doesn't exist, or no matplotlib.
+    """
+    out = Path(args.out)
+    if out.suffix[1:].lower() not in FORMATS:
+        raise InputError(f"--out {args.out}: the name must end in .{', .'.join(FORMATS)}")
+    check_folder(args.out)
+    # Importing fairseq sets the root logger to DEBUG, and matplotlib tells of every font then.
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise InputError(f"figures need matplotlib: pip install matplotlib ({error})") from error
+
+
+def check_folder(out: str) -> None:
+    """Check that the folder of ``--out`` exists.
+
+    Raises:
+        InputError: it doesn't.
+    """
+    if not Path(out).absolute().parent.is_dir():
+        raise InputError(f"--out {out}: no such folder")
+
+
+def save(figure: Figure, out: str, dpi: int = 150) -> None:
+    """Write a figure; the same data give the same file.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    from matplotlib import rc_context
+
+    # No date and no random ids.
+    undated: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    suffix = Path(out).suffix[1:].lower()
+    try:
+        with rc_context({"svg.hashsalt": "fairseq_rum"}):
+            figure.savefig(out, dpi=dpi, metadata=undated.get(suffix))
+    except OSError as error:
+        raise InputError(f"--out {out}: {error.strerror}") from error
+
+
+def split_name(text: str) -> tuple[str, str]:
+    """Name and path of NAME=PATH, where either may contain "=" too; no name for a path alone."""
+    parts = text.split("=")
+    for count in range(len(parts)):
+        path = "=".join(parts[count:])
+        if Path(path).exists():
+            return "=".join(parts[:count]), path
+    return "", parts[-1]
+
+
+def unique(labels: Sequence[str], option: str) -> None:
+    """Check that no two runs have one name.
+
+    Raises:
+        InputError: two have.
+    """
+    for index, label in enumerate(labels):
+        if label in labels[:index]:
+            raise InputError(f"{option}: two runs are called {label!r}, write NAME=PATH")
