@@ -45,8 +45,9 @@ test: lint ## check the style, then run all tests
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q
 
 # Triton's interpreter runs its kernels on the CPU; its wheel is for Linux and takes 1 GB unpacked.
-soak: $(VENV)/.installed ## the slow tests: the Triton kernels in Triton's interpreter
+soak: $(VENV)/.installed ## the slow tests: faults at random, the Triton kernels in an interpreter
 	@$(INSTALL) -r requirements/triton.txt
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -m soak
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q tests/test_rum_kernels.py -k triton
 
 bench: $(VENV)/.installed ## measure speed and memory, write benchmarks/RESULTS.md: under ten minutes
