@@ -24,9 +24,12 @@ class RecurrentCell(nn.Module):
         input_size: N_x, the number of features of an input.
         hidden_size: N, the number of features of an output.
         state_shapes: ordered name -> shape without the batch dimension; the first is ``h``.
+        starts_uniform: weights start as in torch's LSTM, uniform and small; a model that starts
+            them otherwise may change that, and leaves units with a start of their own alone.
     """
 
     unit: str = ""
+    starts_uniform: bool = False
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -80,6 +83,24 @@ class RecurrentCell(nn.Module):
     def derived(self) -> Tuple[Tensor, ...]:
         """The result of :meth:`derive`: kept inside :meth:`prepared`, computed anew outside."""
         return self.derive() if self._derived is None else self._derived
+
+    def observe(self, projected: Tensor, state: State) -> Dict[str, Tensor]:
+        """What goes on inside a step, for figures and logs: name -> one number per example, (B,).
+
+        Called with the arguments of the step to come. Nothing unless the unit says otherwise. Names
+        that units share: ``cos_theta`` of the angle of a rotation, ``update_gate`` for the mean of
+        the gate that keeps the old state.
+        """
+        return {}
+
+    def kernels(self) -> Dict[str, Tensor]:
+        """The weight matrices by name, for figures: without gradient, and views of the weights."""
+        own = self.named_parameters(recurse=False)
+        return {name: weight.detach() for name, weight in own if weight.dim() == 2}
+
+    def rotation_weights(self) -> Dict[str, Tensor]:
+        """The weights that a rotation of the state is made of, as views; none in most units."""
+        return {}
 
     @contextmanager
     def prepared(self) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional, Tuple
+from typing import Dict, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -93,6 +93,11 @@ class EURNNCell(UnitaryCell):
         h = torch.complex(*(part.to(own.real.dtype) for part in state))
         rotated = torch.view_as_real(self.rotations(h, own, other)).movedim(-1, -2).flatten(-2)
         return projected + rotated.to(projected.dtype)
+
+    def rotation_weights(self) -> Dict[str, Tensor]:
+        """The angles and phases of W."""
+        angles = self.rotations.named_parameters("rotations")
+        return {name: value.detach() for name, value in angles}
 
     def extra_repr(self) -> str:
         """Sizes and options, for ``print(model)``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional, Tuple
+from typing import Dict, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -92,6 +92,23 @@ class GORUCell(RecurrentCell):
         """One step."""
         (h,) = state
         n = 2 * self.hidden_size
+        r, g, rotated = self._gates_and_rotated(projected, h)
+        candidate = modrelu(torch.addcmul(projected[..., n:], r, rotated), self.bias[n:])
+        h = torch.addcmul(candidate, g, h - candidate)
+        return h, (h,)
+
+    def observe(self, projected: Tensor, state: State) -> Dict[str, Tensor]:
+        """The mean of g_t."""
+        _, g, _ = self._gates_and_rotated(projected, state[0])
+        return {"update_gate": g.mean(-1)}
+
+    def rotation_weights(self) -> Dict[str, Tensor]:
+        """The angles of U."""
+        return {"rotations.theta": self.rotations.theta.detach()}
+
+    def _gates_and_rotated(self, projected: Tensor, h: Tensor) -> Tuple[Tensor, ...]:
+        """r, g and U h."""
+        n = 2 * self.hidden_size
         if self.rotations.as_matrix:
             (weight,) = self.derived
             recurrent = torch.mm(h, weight)
@@ -100,9 +117,7 @@ class GORUCell(RecurrentCell):
             gates = F.linear(h, self.weight_hh)
             rotated = self.rotations(h, *self.derived).to(h.dtype)
         r, g = torch.sigmoid(projected[..., :n] + gates).chunk(2, dim=-1)
-        candidate = modrelu(torch.addcmul(projected[..., n:], r, rotated), self.bias[n:])
-        h = torch.addcmul(candidate, g, h - candidate)
-        return h, (h,)
+        return r, g, rotated
 
     def extra_repr(self) -> str:
         """Sizes and options, for ``print(model)``."""

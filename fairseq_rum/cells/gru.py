@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Tuple
+from typing import Dict, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -53,6 +53,8 @@ class GRUCell(RecurrentCell):
         ValueError: a probability outside [0, 1], or layer normalization with N = 1.
     """
 
+    starts_uniform = True
+
     def __init__(
         self,
         input_size: int,
@@ -99,10 +101,7 @@ class GRUCell(RecurrentCell):
         (h,) = state
         n = 2 * self.hidden_size
         recurrent = F.linear(h, self.weight_hh, self.bias_hh)
-        gates = projected[..., :n] + recurrent[..., :n]
-        if self.layer_norm:
-            gates = block_layer_norm(gates, 2, self.norm_gain[:n], self.norm_shift[:n])
-        r, z = torch.sigmoid(gates).chunk(2, dim=-1)
+        r, z = self._gates(projected[..., :n] + recurrent[..., :n])
         candidate = torch.addcmul(projected[..., n:], r, recurrent[..., n:])
         if self.layer_norm:
             candidate = block_layer_norm(candidate, 1, self.norm_gain[n:], self.norm_shift[n:])
@@ -110,6 +109,20 @@ class GRUCell(RecurrentCell):
         new = torch.addcmul(candidate, z, h - candidate)
         new = apply_zoneout(new, h, self.zoneout, self.training)
         return new, (new,)
+
+    def observe(self, projected: Tensor, state: State) -> Dict[str, Tensor]:
+        """The mean of z_t."""
+        n = 2 * self.hidden_size
+        recurrent = F.linear(state[0], self.weight_hh, self.bias_hh)
+        _, z = self._gates(projected[..., :n] + recurrent[..., :n])
+        return {"update_gate": z.mean(-1)}
+
+    def _gates(self, sums: Tensor) -> Tuple[Tensor, ...]:
+        """r and z from their sums."""
+        if self.layer_norm:
+            n = 2 * self.hidden_size
+            sums = block_layer_norm(sums, 2, self.norm_gain[:n], self.norm_shift[:n])
+        return torch.sigmoid(sums).chunk(2, dim=-1)
 
     def extra_repr(self) -> str:
         """Sizes and options, for ``print(model)``."""

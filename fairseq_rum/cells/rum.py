@@ -221,16 +221,8 @@ class RUMCell(RecurrentCell):
         """One step of Algorithm 1."""
         n = self.hidden_size
         h = state[0]
-        (weight_hh,) = self.derived
-        recurrent = F.linear(h, weight_hh)
         embedded = projected[..., -n:]
-        gate = None
-        if self.layer_norm:
-            target, gate = self._normalized_gates(projected[..., :-n] + recurrent)
-        else:
-            target = projected[..., :n] + recurrent[..., :n]
-            if self.update_gate:
-                gate = torch.sigmoid(projected[..., n : 2 * n] + recurrent[..., n:])
+        target, gate = self._target_and_gate(projected, h)
         if self.lambda_:
             memory = compose_rotation(state[1], embedded, target)
             rotated = torch.matmul(memory.to(h.dtype), h.unsqueeze(-1)).squeeze(-1)
@@ -249,6 +241,42 @@ class RUMCell(RecurrentCell):
         if self.eta is not None:
             new = time_normalize(new, self.eta)
         return new, (new, *rest)
+
+    def observe(self, projected: Tensor, state: State) -> Dict[str, Tensor]:
+        """cos(theta_t) between e_t and tau_t, and the mean of u_t."""
+        target, gate = self._target_and_gate(projected, state[0])
+        embedded = projected[..., -self.hidden_size :]
+        seen = {"cos_theta": F.cosine_similarity(embedded, target, dim=-1).clamp(-1.0, 1.0)}
+        return seen if gate is None else {**seen, "update_gate": gate.mean(-1)}
+
+    def kernels(self) -> Dict[str, Tensor]:
+        """The blocks of the recurrent and of the input weights: tau, u, and e of the input."""
+        if self.rotation_trainable:
+            recurrent = self.weight_hh.detach().split(self.hidden_size)
+            inputs = self.weight_ih.detach().split(self.hidden_size)
+        else:
+            target, embedded = self.rotation_ih.split(self.hidden_size)
+            recurrent = (self.rotation_hh, self.gate_hh.detach())
+            inputs = (target, self.gate_ih.detach(), embedded)
+        names = ("tau", "u", "e") if self.update_gate else ("tau", "e")
+        blocks = {f"W_hh {name}": block for name, block in zip(names, recurrent)}
+        return {**blocks, **{f"W_xh {name}": block for name, block in zip(names, inputs)}}
+
+    def rotation_weights(self) -> Dict[str, Tensor]:
+        """The kernels of tau and e."""
+        return {name: block for name, block in self.kernels().items() if name[-2:] != " u"}
+
+    def _target_and_gate(self, projected: Tensor, h: Tensor) -> Tuple[Tensor, Optional[Tensor]]:
+        """tau and u."""
+        n = self.hidden_size
+        (weight_hh,) = self.derived
+        recurrent = F.linear(h, weight_hh)
+        if self.layer_norm:
+            return self._normalized_gates(projected[..., :-n] + recurrent)
+        target = projected[..., :n] + recurrent[..., :n]
+        if not self.update_gate:
+            return target, None
+        return target, torch.sigmoid(projected[..., n : 2 * n] + recurrent[..., n:])
 
     def _normalized_gates(self, gates: Tensor) -> Tuple[Tensor, Optional[Tensor]]:
         """tau and u from their sums, both with layer normalization."""

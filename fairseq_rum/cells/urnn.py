@@ -149,3 +149,7 @@ class URNNCell(UnitaryCell):
     def matrix(self) -> Tensor:
         """W for row vectors."""
         return self.unitary.weight.mT
+
+    def rotation_weights(self) -> Dict[str, Tensor]:
+        """The numbers of A."""
+        return {"A": self.unitary.parametrizations.weight.original.detach()}
