@@ -80,8 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--min-count",
         metavar="N",
         type=int,
-        help="of these, words that occur at least N times (default: 1; with 2, a small corpus has "
-        "unknown words to train on)",
+        help="of these, words that occur at least N times (default: 1); a small corpus has "
+        "unknown words to train on, and to copy, from 3 on",
     )
     parser.add_argument(
         "--dict",
