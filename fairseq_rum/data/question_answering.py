@@ -12,8 +12,8 @@ from fairseq.data import Dictionary, FairseqDataset, data_utils
 from fairseq_rum.errors import InputError
 
 PARTS = ("story", "question", "answer")
-UNSEEN = -1
-"""The class of an answer that no training question has: any answer is wrong."""
+UNSEEN = -100
+"""The class of an answer that no training question has: criterions leave it out, as torch does."""
 
 
 def load_dictionaries(data: str) -> Tuple[Dictionary, Dictionary]:

@@ -6,5 +6,6 @@ require_fairseq()
 
 from fairseq_rum.models.rum_lm import RumLanguageModel  # noqa: E402
 from fairseq_rum.models.rum_memory import RumMemory  # noqa: E402
+from fairseq_rum.models.rum_qa import RumQa  # noqa: E402
 
-__all__ = ["RumLanguageModel", "RumMemory"]
+__all__ = ["RumLanguageModel", "RumMemory", "RumQa"]

@@ -11,6 +11,7 @@ from fairseq.tasks import FairseqTask
 from omegaconf import II
 from torch import nn
 
+from fairseq_rum.data.epoch_iterators import EpochIterators
 from fairseq_rum.data.memory_tasks import MemoryDataset, MemoryProblem
 from fairseq_rum.errors import InputError
 
@@ -61,7 +62,7 @@ class MemoryTask(FairseqTask):
     def __init__(self, cfg: MemoryTaskConfig, problem: MemoryProblem) -> None:
         super().__init__(cfg)
         self.problem = problem
-        self._iterators: Dict[Tuple[Any, ...], EpochBatchIterator] = {}
+        self._iterators = EpochIterators()
         self._updates = 0
         _check_stop(cfg)
         self._stop_at = cfg.stop_at_accuracy  # read at every update, which omegaconf makes slow
@@ -108,8 +109,8 @@ class MemoryTask(FairseqTask):
     ) -> EpochBatchIterator:
         """Batches of consecutive examples, all of one length.
 
-        Epochs share an iterator and its workers, as they do by fairseq's default: workers of an
-        iterator that is given up take five seconds to end, since it is part of a cycle.
+        Raises:
+            InputError: a batch has no room for one example.
         """
         steps = self.problem.steps
         sizes = [max_sentences] if max_sentences is not None else []
@@ -120,27 +121,19 @@ class MemoryTask(FairseqTask):
         if not sizes or min(sizes) < 1:
             raise InputError("give --batch-size, at least 1")
         size = min(sizes)
-        options = {
-            "seed": seed,
-            "num_shards": num_shards,
-            "shard_id": shard_id,
-            "num_workers": num_workers,
-            "buffer_size": data_buffer_size,
-            "skip_remainder_batch": skip_remainder_batch,
-        }
-        key = (dataset, size, *options.values())
-        known = self._iterators.get(key)
-        # Evaluation is the same in every epoch, and fairseq asks for epoch 1 each time.
-        if known is None or (dataset.split == "train" and known.next_epoch_idx != epoch):
-            known = self._iterators[key] = EpochBatchIterator(
-                dataset=dataset,
-                collate_fn=dataset.collater,
-                batch_sampler=lambda dataset, epoch: dataset.batches(size, epoch),
-                epoch=epoch,
-                reuse_dataloader=True,
-                **options,
-            )
-        return known
+        return self._iterators.get(
+            dataset,
+            lambda epoch: dataset.batches(size, epoch),
+            (size,),
+            epoch,
+            dataset.split == "train",
+            seed=seed,
+            num_shards=num_shards,
+            shard_id=shard_id,
+            num_workers=num_workers,
+            buffer_size=data_buffer_size,
+            skip_remainder_batch=skip_remainder_batch,
+        )
 
     def train_step(
         self,
