@@ -1,5 +1,6 @@
 """``rum_lm``: a language model of any recurrent unit."""
 
+from argparse import ArgumentParser
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -7,11 +8,13 @@ import torch
 import torch.nn.functional as F
 from fairseq import utils
 from fairseq.data import Dictionary
+from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import FairseqIncrementalDecoder, FairseqLanguageModel, register_model
 from fairseq.modules import AdaptiveSoftmax
 from omegaconf import II
 from torch import Tensor, nn
 
+from fairseq_rum.cells import GRUCell, LSTMCell
 from fairseq_rum.config import UnitConfig, build_unit, check_units
 from fairseq_rum.data.carried_state import CarriedState
 from fairseq_rum.data.encoders import codec_encoder_name
@@ -52,6 +55,13 @@ class RumLanguageModelConfig(UnitConfig):
             "adaptive_loss (default there: those of 10000,50000,200000 below the vocabulary)"
         },
     )
+    orthogonal_kernels: bool = field(
+        default=False,
+        metadata={
+            "help": "LSTM and GRU start with orthogonal kernels and zero biases (the forget gate's "
+            "excepted) instead of torch's uniform ones; other units have their papers'"
+        },
+    )
     criterion_name: str = II("criterion._name")
 
 
@@ -60,8 +70,17 @@ class RumLanguageModel(FairseqLanguageModel):
     """Language model: embedding, recurrent layers, softmax.
 
     Works under fairseq's ``language_modeling`` and under ``stateful_language_modeling``, which
-    hands the hidden state from window to window.
+    hands the hidden state from window to window. A named architecture is a subclass with other
+    defaults: what they set for a unit that another one has taken the place of is left out.
     """
+
+    @classmethod
+    def add_args(cls, parser: ArgumentParser) -> None:
+        """The flags of ``rum_lm``, which mean the same for every architecture.
+
+        With its own defaults, fairseq would let the flag of a switch that is on turn it off.
+        """
+        gen_parser_from_dataclass(parser, RumLanguageModelConfig(), delete_default=True)
 
     @classmethod
     def build_model(cls, cfg: RumLanguageModelConfig, task: Any) -> "RumLanguageModel":
@@ -71,7 +90,8 @@ class RumLanguageModel(FairseqLanguageModel):
             InputError: an option is out of its range, contradicts another, or belongs to a unit
                 that the model does not use.
         """
-        check_units(cfg, [cfg.rnn_unit])
+        preset = getattr(cls, "__dataclass")()  # noqa: B009, a name of fairseq's
+        check_units(cfg, [cfg.rnn_unit], preset)
         for name in ("decoder_layers", "decoder_embed_dim", "decoder_hidden_size"):
             if getattr(cfg, name) < 1:
                 raise InputError(
@@ -79,7 +99,11 @@ class RumLanguageModel(FairseqLanguageModel):
                 )
         if not 0.0 <= cfg.dropout < 1.0:
             raise InputError(f"--dropout must lie in [0, 1), got {cfg.dropout}")
-        return cls(RecurrentDecoder(cfg, task.source_dictionary, task.target_dictionary))
+        model = cls(RecurrentDecoder(cfg, task.source_dictionary, task.target_dictionary))
+        if cfg.orthogonal_kernels and not orthogonal_kernels_(model):
+            if not preset.orthogonal_kernels:
+                raise InputError("--orthogonal-kernels: this model has neither LSTM nor GRU units")
+        return model
 
     @classmethod
     def from_pretrained(
@@ -256,6 +280,27 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
             tuple(cached[f"{i}.{j}"] for j in range(len(layer.cell.state_shapes)))
             for i, layer in enumerate(self.rnn.layers)
         ]
+
+
+def orthogonal_kernels_(model: nn.Module) -> int:
+    """Start LSTM and GRU as the reference code of the Fast-Slow RNN does, in place.
+
+    Each of the two kernels is orthogonal as one matrix, the biases are zero; the forget gate's is
+    1, which layer normalization would take out again: with it, 1 is in the shift after it.
+
+    Returns:
+        How many units there were.
+    """
+    cells = [cell for cell in model.modules() if isinstance(cell, (LSTMCell, GRUCell))]
+    for cell in cells:
+        for name, parameter in cell.named_parameters():
+            if name.startswith("weight_"):
+                nn.init.orthogonal_(parameter)
+            elif name.startswith("bias_"):
+                nn.init.zeros_(parameter)
+        if isinstance(cell, LSTMCell) and cell.bias_ih is not None and not cell.layer_norm:
+            nn.init.ones_(cell.bias_ih[cell.hidden_size : 2 * cell.hidden_size])
+    return len(cells)
 
 
 def _adaptive_cutoff(cfg: RumLanguageModelConfig, vocabulary: int) -> Optional[List[int]]:

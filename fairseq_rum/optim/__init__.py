@@ -1,9 +1,10 @@
-"""fairseq optimizers."""
+"""fairseq optimizers and learning-rate schedulers."""
 
 from fairseq_rum.compat import require_fairseq
 
 require_fairseq()
 
+from fairseq_rum.optim.phases import Phases  # noqa: E402
 from fairseq_rum.optim.rmsprop import FairseqRMSprop, RMSprop  # noqa: E402
 
-__all__ = ["FairseqRMSprop", "RMSprop"]
+__all__ = ["FairseqRMSprop", "Phases", "RMSprop"]
