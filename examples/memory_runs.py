@@ -14,21 +14,27 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
-import os
-import platform
 import re
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-EXAMPLES = Path(__file__).resolve().parent
-ROOT = EXAMPLES.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = map(str, Path(__file__).resolve().parents[:2])
+from run_tools import (  # noqa: E402, found by the line above
+    EXAMPLES,
+    ROOT,
+    commit,
+    execute,
+    hardware,
+    load,
+    read,
+    shown,
+    with_new,
+)
 
 # Of the paper: batch 128, RMSProp with decay .9 and learning rate 1e-3 (EURNN on copying 1e-4).
 PROTOCOL = "--optimizer rmsprop --rmsprop-decay 0.9 --lr 0.001"
@@ -227,65 +233,6 @@ def test_command(task: Task, run: Run, save_dir: str, options: argparse.Namespac
     return command + ([] if options.gpu else ["--cpu"])
 
 
-def execute(command: Sequence[str], output: Path, threads: int, lock: Optional[int] = None) -> int:
-    """Run a fairseq command with its output at the end of a file; its exit status.
-
-    The child inherits the lock: it is held as long as either of the two lives.
-    """
-    module = command[0].replace("fairseq-", "fairseq_cli.").replace("-", "_")
-    environment = dict(os.environ, OMP_NUM_THREADS=str(threads))
-    with open(output, "a", encoding="utf-8") as file:
-        file.write(f"$ {shlex.join(command)}\n")
-        file.flush()
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, *command[1:]],
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            cwd=ROOT,
-            env=environment,
-            pass_fds=[] if lock is None else [lock],
-        )
-        try:
-            return process.wait()
-        except BaseException:
-            process.terminate()
-            process.wait()
-            raise
-
-
-def hardware(options: argparse.Namespace) -> str:
-    """Processor, threads and versions, in words."""
-    import torch
-
-    name = platform.processor() or platform.machine()
-    try:
-        cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-        name = re.search(r"model name\s*:\s*(.*)", cpuinfo)[1]  # type: ignore[index]
-    except (OSError, TypeError):
-        pass
-    where = f"{name}, {options.threads} of {os.cpu_count()} cores"
-    if options.gpu and torch.cuda.is_available():
-        where = f"{torch.cuda.get_device_name()}, {where}"
-    return f"{where}, torch {torch.__version__}, Python {platform.python_version()}"
-
-
-def commit() -> str:
-    """The commit of this repository, with a + where files differ from it; empty without git."""
-    try:
-        git = ["git", "-C", str(ROOT)]
-        head = subprocess.run(
-            [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-        )
-        dirty = subprocess.run(
-            [*git, "status", "--porcelain", "-uno"], capture_output=True, text=True
-        )
-    except OSError:
-        return ""
-    if head.returncode:
-        return ""
-    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")
-
-
 def outcome(text: str, status: int, max_update: int) -> Dict[str, Any]:
     """What became of a run, from fairseq's output and exit status."""
     from fairseq_rum.data.training_log import TRAIN, parse_log
@@ -316,11 +263,6 @@ def tested(text: str) -> Optional[float]:
     """The accuracy on the test split in the output of fairseq-validate."""
     found = re.findall(r'"test_accuracy": "([\d.]+)"', text)
     return float(found[-1]) if found else None
-
-
-def load(path: Path) -> Dict[str, Any]:
-    """A run's record; empty if there is none."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def is_done(record: Dict[str, Any], max_update: int) -> bool:
@@ -355,21 +297,23 @@ def do_run(task: Task, run: Run, options: argparse.Namespace) -> str:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return "another process is at it"
-        command = train_command(task, run, str(_shown(work)), options)
+        command = train_command(task, run, str(shown(work)), options)
         record = {
             "command": shlex.join(command),
             "seed": options.seed,
             "data_seed": options.data_seed,
             # Of all that a resumed run was trained on and with.
-            "hardware": _with(record.get("hardware", []), hardware(options)),
-            "commit": _with(record.get("commit", []), commit()),
-            **outcome(_read(output), 0, max_update),
+            "hardware": with_new(
+                record.get("hardware", []), hardware(options.threads, options.gpu)
+            ),
+            "commit": with_new(record.get("commit", []), commit()),
+            **outcome(read(output), 0, max_update),
             "status": "unfinished",
         }
-        keep(_read(output), record, results)
+        keep(read(output), record, results)
         before = output.stat().st_size if output.exists() else 0
         status = execute(command, output, options.threads, lock.fileno())
-        text = _read(output)
+        text = read(output)
         record.update(outcome(text, status, max_update))
         if record["status"] == "error":
             print(f"see {output}: ", end="")
@@ -378,28 +322,16 @@ def do_run(task: Task, run: Run, options: argparse.Namespace) -> str:
         if record["status"] in ("solved", "finished"):
             test_output = work / "test.log"
             test_output.unlink(missing_ok=True)
-            command = test_command(task, run, str(_shown(work)), options)
+            command = test_command(task, run, str(shown(work)), options)
             execute(command, test_output, options.threads, lock.fileno())
             record["test_command"] = shlex.join(command)
-            record["test_accuracy"] = tested(_read(test_output))
+            record["test_accuracy"] = tested(read(test_output))
         keep(text, record, results)
     return f"{record['status']} after {record['updates']:,} updates"
 
 
-def _with(before: List[str], now: str) -> List[str]:
-    return before if now in before else [*before, now]
-
-
-def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-
-
-def _shown(path: Path) -> Path:
-    """The path as commands show it: from the repository's root, where they are run."""
-    try:
-        return path.resolve().relative_to(ROOT)
-    except ValueError:
-        return path.resolve()
+def _hardware(options: argparse.Namespace) -> str:
+    return hardware(options.threads, options.gpu)
 
 
 def reached(updates: Sequence[float], values: Sequence[float], level: float) -> str:
@@ -538,7 +470,7 @@ def refresh(task: Task, options: argparse.Namespace) -> None:
         results, output = options.results / run.name, options.work / run.name / "fairseq.log"
         record = load(results / "run.json")
         if output.exists() and record.get("status") == "unfinished":
-            text = _read(output)
+            text = read(output)
             record.update(outcome(text, 0, run.updates))
             keep(text, {**record, "status": "unfinished"}, results)
     if any((options.results / run.name / "run.json").exists() for run in task.runs):
@@ -595,7 +527,7 @@ def main(argv: Optional[Sequence[str]] = None, task: Optional[Task] = None) -> i
     ]
     if options.list:
         for run in chosen:
-            work = _shown(options.work / run.name)
+            work = shown(options.work / run.name)
             print(f"# {run.name}\n{shlex.join(train_command(task, run, str(work), options))}")
         return 0
     # A polite end of this process ends the training too, which then resumes where it saved last.

@@ -1,0 +1,100 @@
+"""What scripts that run experiments share: commands as child processes, and records of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+EXAMPLES = Path(__file__).resolve().parent
+ROOT = EXAMPLES.parent
+
+
+def execute(command: Sequence[str], output: Path, threads: int, lock: Optional[int] = None) -> int:
+    """Run a command of fairseq's or fairseq-rum with its output at the end of a file; its status.
+
+    The child inherits the lock: it is held as long as either of the two lives.
+    """
+    module = command[0].replace("fairseq-", "fairseq_cli.").replace("-", "_")
+    module = "fairseq_rum.cli.main" if command[0] == "fairseq-rum" else module
+    environment = dict(os.environ, OMP_NUM_THREADS=str(threads))
+    with open(output, "a", encoding="utf-8") as file:
+        file.write(f"$ {shlex.join(command)}\n")
+        file.flush()
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *command[1:]],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            cwd=ROOT,
+            env=environment,
+            pass_fds=[] if lock is None else [lock],
+        )
+        try:
+            return process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+
+
+def hardware(threads: int, gpu: bool) -> str:
+    """Processor, threads and versions, in words."""
+    import torch
+
+    name = platform.processor() or platform.machine()
+    try:
+        cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        name = re.search(r"model name\s*:\s*(.*)", cpuinfo)[1]  # type: ignore[index]
+    except (OSError, TypeError):
+        pass
+    where = f"{name}, {threads} of {os.cpu_count()} cores"
+    if gpu and torch.cuda.is_available():
+        where = f"{torch.cuda.get_device_name()}, {where}"
+    return f"{where}, torch {torch.__version__}, Python {platform.python_version()}"
+
+
+def commit() -> str:
+    """The commit of this repository, with a + where files differ from it; empty without git."""
+    try:
+        git = ["git", "-C", str(ROOT)]
+        head = subprocess.run(
+            [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+        )
+        dirty = subprocess.run(
+            [*git, "status", "--porcelain", "-uno"], capture_output=True, text=True
+        )
+    except OSError:
+        return ""
+    if head.returncode:
+        return ""
+    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")
+
+
+def load(path: Path) -> Dict[str, Any]:
+    """A run's record; empty if there is none."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def with_new(before: List[str], now: str) -> List[str]:
+    """A list with an entry that it may have already."""
+    return before if now in before else [*before, now]
+
+
+def read(path: Path) -> str:
+    """The text of a file; empty if there is none."""
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+
+def shown(path: Path) -> Path:
+    """The path as commands show it: from the repository's root, where they are run."""
+    try:
+        return path.resolve().relative_to(ROOT)
+    except ValueError:
+        return path.resolve()
