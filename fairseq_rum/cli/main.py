@@ -19,6 +19,7 @@ from fairseq_rum.cli import (
     plot_activations,
     plot_curves,
     prepare_babi,
+    prepare_babi_sim,
     prepare_chars,
     prepare_docstrings,
     prepare_summarization,
@@ -62,6 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
     corpora = prepare.add_subparsers(title="kinds of data", metavar="KIND", required=True)
     _add_command(corpora, "chars", prepare_chars)
     _add_command(corpora, "babi", prepare_babi)
+    _add_command(corpora, "babi-sim", prepare_babi_sim)
     _add_command(corpora, "summarization", prepare_summarization)
     _add_command(corpora, "docstrings", prepare_docstrings)
 
