@@ -12,7 +12,7 @@ from fairseq_rum.modules.coverage_attention import (
     coverage_before,
     coverage_penalty,
 )
-from fairseq_rum.modules.initialization import truncated_normal_, uniform_unit_
+from fairseq_rum.modules.initialization import truncated_normal_, uniform_units_
 from fairseq_rum.modules.marker_embedding import MarkerEmbedding
 from fairseq_rum.modules.pointer_mixture import SMALLEST, mixture_log_probs, target_log_probs
 from fairseq_rum.modules.state_bridge import StateBridge, join_vectors, vector_parts
@@ -212,7 +212,7 @@ def relu(weights, x):
 
 def test_bridge_of_two_lstms_is_see_et_als():
     module, final, decoder = bridge("lstm", "lstm")
-    h, c = module(final, decoder.double().init_state(5))
+    h, c = module(list(final.values()), decoder.double().init_state(5))
     assert torch.equal(h, relu(module.maps["h_from_h"], final["h"]))
     assert torch.equal(c, relu(module.maps["c_from_c"], final["c"]))
     assert len(list(module.parameters())) == 4
@@ -220,7 +220,7 @@ def test_bridge_of_two_lstms_is_see_et_als():
 
 def test_bridge_from_lstm_to_rum_uses_the_memory_cell_too():
     module, final, decoder = bridge("lstm", "rum", lambda_=1)
-    h, memory = module(final, decoder.double().init_state(5))
+    h, memory = module(list(final.values()), decoder.double().init_state(5))
     parts = [relu(module.maps[f"h_from_{name}"], final[name]) for name in ("h", "c")]
     assert torch.equal(h, relu(module.joins["h"], torch.cat(parts, -1)))
     assert torch.equal(memory, torch.eye(3, dtype=DOUBLE).expand(5, 3, 3)), "R starts at I"
@@ -228,7 +228,7 @@ def test_bridge_from_lstm_to_rum_uses_the_memory_cell_too():
 
 def test_bridge_from_rum_to_lstm_makes_both_from_h():
     module, final, decoder = bridge("rum", "lstm")
-    h, c = module(final, decoder.double().init_state(5))
+    h, c = module(list(final.values()), decoder.double().init_state(5))
     assert torch.equal(h, relu(module.maps["h_from_h"], final["h"]))
     assert torch.equal(c, relu(module.maps["c_from_h"], final["h"]))
 
@@ -240,11 +240,11 @@ def test_bridge_of_any_two_units(encoder, decoder):
     module, final, cell = bridge(encoder, decoder)
     for linear in module.maps.values():
         linear.bias.data.fill_(1.0)  # so that the relu is open
-    state = module(final, cell.double().init_state(5))
+    state = module(list(final.values()), cell.double().init_state(5))
     for part, shape in zip(state, cell.state_shapes.values()):
         assert part.shape == (5, *shape)
     for row in range(5):
-        one = module({k: v[row : row + 1] for k, v in final.items()}, cell.init_state(1))
+        one = module([v[row : row + 1] for v in final.values()], cell.init_state(1))
         for a, b in zip(one, state):
             assert (a[0] - b[row]).abs().max() < 1e-14
     sum(part.sum() for part in state).backward()
@@ -270,10 +270,14 @@ def test_initialization_is_the_original_codes():
     assert weight.abs().max() <= 2e-4
     assert weight.std().item() == pytest.approx(0.88e-4, rel=0.01), "truncated at two deviations"
     cell = build_cell("lstm", 5, 64)
-    uniform_unit_(cell, 0.02)
+    uniform_units_(cell, 0.02)
     for name in ("weight_ih", "weight_hh"):
         weight = getattr(cell, name)
         assert 0.019 < weight.abs().max() <= 0.02
     bias = cell.bias_ih + cell.bias_hh
     assert torch.equal(bias[64:128], torch.ones(64)), "the forget gate"
     assert not bias[:64].any() and not bias[128:].any()
+    cell = build_cell("rum", 5, 8)
+    before = cell.weight_hh.clone()
+    uniform_units_(cell, 0.02)
+    assert torch.equal(cell.weight_hh, before), "RUM keeps its own start"

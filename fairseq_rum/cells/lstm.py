@@ -59,6 +59,8 @@ class LSTMCell(RecurrentCell):
         ValueError: a probability outside [0, 1], or layer normalization with N = 1.
     """
 
+    starts_uniform = True
+
     def __init__(
         self,
         input_size: int,

@@ -6,8 +6,9 @@ require_fairseq()
 
 from fairseq_rum.models import language_model_archs  # noqa: E402, F401, registers them
 from fairseq_rum.models.fs_rum import FastSlowLanguageModel  # noqa: E402
+from fairseq_rum.models.pointer_gen_rum import PointerGenerator  # noqa: E402
 from fairseq_rum.models.rum_lm import RumLanguageModel  # noqa: E402
 from fairseq_rum.models.rum_memory import RumMemory  # noqa: E402
 from fairseq_rum.models.rum_qa import RumQa  # noqa: E402
 
-__all__ = ["FastSlowLanguageModel", "RumLanguageModel", "RumMemory", "RumQa"]
+__all__ = ["FastSlowLanguageModel", "PointerGenerator", "RumLanguageModel", "RumMemory", "RumQa"]

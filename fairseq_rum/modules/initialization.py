@@ -13,15 +13,18 @@ def truncated_normal_(parameter: Tensor, std: float = 1e-4) -> None:
     nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std)
 
 
-def uniform_unit_(cell: RecurrentCell, bound: float) -> None:
-    """What TensorFlow's LSTMCell does when given a uniform initializer, in place.
+def uniform_units_(cell: RecurrentCell, bound: float) -> None:
+    """Start LSTM and the like as TensorFlow's LSTMCell does when given a uniform initializer.
 
     Weight matrices are U(-bound, bound). Biases are 0, and that of a forget gate 1: of a unit's own
-    biases this keeps the whole numbers and drops small random ones.
+    biases this keeps the whole numbers and drops small random ones. Units that have a start of
+    their own, as RUM's orthogonal one, keep it. In place.
     """
-    with torch.no_grad():
-        for parameter in cell.parameters():
-            if parameter.dim() > 1:
-                parameter.uniform_(-bound, bound)
-            else:
-                parameter.round_()
+    for unit in cell.modules():
+        if isinstance(unit, RecurrentCell) and unit.starts_uniform:
+            for parameter in unit.parameters():
+                with torch.no_grad():
+                    if parameter.dim() > 1:
+                        parameter.uniform_(-bound, bound)
+                    else:
+                        parameter.round_()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, Tuple
+from typing import Dict, List, Mapping, Sequence, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -56,6 +56,7 @@ class StateBridge(nn.Module):
         sources = vector_parts(encoder.state_shapes)
         targets = vector_parts(decoder.state_shapes)
         unused = [name for name in sources if name not in targets]
+        self.encoder_parts = list(sources)
         self.decoder_parts = list(decoder.state_shapes)
         self.inputs: Dict[str, List[str]] = {}
         self.maps = nn.ModuleDict()
@@ -80,19 +81,21 @@ class StateBridge(nn.Module):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
 
-    def forward(self, final: Mapping[str, Tensor], start: State) -> State:
+    def forward(self, final: Sequence[Tensor], start: State) -> State:
         """The decoder's first state.
 
         Args:
-            final: the vectors of the encoder's state, name -> ``(B, 2 size)``, both directions.
+            final: the vectors of the encoder's state in their order, ``(B, 2 size)`` each: both
+                directions side by side.
             start: the initial state of the decoder's unit.
         """
+        last = dict(zip(self.encoder_parts, final))
         state = []
         for name, initial in zip(self.decoder_parts, start):
             if name not in self.inputs:
                 state.append(initial)
                 continue
-            parts = [F.relu(self.maps[_key(name, s)](final[s])) for s in self.inputs[name]]
+            parts = [F.relu(self.maps[_key(name, s)](last[s])) for s in self.inputs[name]]
             if len(parts) == 1:
                 state.append(parts[0])
             else:

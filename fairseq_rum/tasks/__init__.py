@@ -7,6 +7,7 @@ require_fairseq()
 from fairseq_rum.tasks.associative_recall import AssociativeRecallTask  # noqa: E402
 from fairseq_rum.tasks.babi_qa import BabiQaTask  # noqa: E402
 from fairseq_rum.tasks.copying_memory import CopyingMemoryTask  # noqa: E402
+from fairseq_rum.tasks.rum_summarization import RumSummarizationTask  # noqa: E402
 from fairseq_rum.tasks.stateful_language_modeling import (  # noqa: E402
     StatefulLanguageModelingTask,
 )
@@ -15,5 +16,6 @@ __all__ = [
     "AssociativeRecallTask",
     "BabiQaTask",
     "CopyingMemoryTask",
+    "RumSummarizationTask",
     "StatefulLanguageModelingTask",
 ]
