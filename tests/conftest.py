@@ -78,3 +78,29 @@ def char_data(tmp_path_factory):
         arguments += [f"--{split}pref", str(folder / split)]
     assert main(arguments) == 0
     return destination
+
+
+@pytest.fixture(scope="session")
+def recall_run(tmp_path_factory):
+    """Trains a small model on recall with these options, once; gives the folder of the run."""
+    runs = {}
+
+    def run(*options):
+        if options not in runs:
+            folder = tmp_path_factory.mktemp("recall")
+            run_fairseq(
+                "train", "--user-dir", USER_DIR, "--task", "associative_recall",
+                "--recall-length", 4, "--arch", "rum_memory", "--hidden-size", 6, "--criterion",
+                "memory_accuracy", "--optimizer", "rmsprop", "--lr", 0.01, "--train-examples", 40,
+                "--valid-examples", 8, "--test-examples", 8, "--batch-size", 8, "--cpu",
+                "--num-workers", 0, "--max-update", 5, "--log-format", "json", "--log-interval", 1,
+                "--log-file", folder / "log.json", "--save-dir", folder, *options,
+            )  # fmt: skip
+            log = logging.getLogger("fairseq.logging.progress_bar")
+            for handler in list(log.handlers):  # fairseq opens one for every epoch, and keeps it
+                log.removeHandler(handler)
+                handler.close()
+            runs[options] = folder
+        return runs[options]
+
+    return run

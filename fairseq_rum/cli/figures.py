@@ -1,4 +1,4 @@
-"""What the commands that draw figures share: the option ``--out``, and writing the file."""
+"""What the commands that draw figures share: some options, and writing the file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,28 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg", "pdf")
+LAST = "checkpoint_last.pt"
 
 
 def add_out(parser: argparse.ArgumentParser) -> None:
     """Add ``--out`` to a command's options."""
     parser.add_argument(
         "--out", required=True, metavar="FILE", help="the figure: .png, .svg or .pdf"
+    )
+
+
+def add_checkpoints(parser: argparse.ArgumentParser, several: bool = True) -> None:
+    """Add the options that name trained models, for ``load_all``."""
+    parser.add_argument(
+        "--checkpoints" if several else "--checkpoint",
+        dest="checkpoints",
+        nargs="+" if several else 1,
+        required=True,
+        metavar="[NAME=]PATH",
+        help=f"what fairseq-train saved; of a folder its {LAST}",
+    )
+    parser.add_argument(
+        "--data", metavar="DIR", help="data directory, where it isn't the one of the training"
     )
 
 

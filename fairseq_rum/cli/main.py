@@ -17,7 +17,9 @@ from fairseq_rum import __version__
 from fairseq_rum.cli import (
     bench,
     plot_activations,
+    plot_angles,
     plot_curves,
+    plot_kernels,
     prepare_babi,
     prepare_babi_sim,
     prepare_chars,
@@ -71,6 +73,8 @@ def build_parser() -> argparse.ArgumentParser:
     figures = plot.add_subparsers(title="figures", metavar="FIGURE", required=True)
     _add_command(figures, "curves", plot_curves)
     _add_command(figures, "activations", plot_activations)
+    _add_command(figures, "kernels", plot_kernels)
+    _add_command(figures, "angles", plot_angles)
 
     _add_command(commands, "score", score)
     _add_command(commands, "bench", bench)
