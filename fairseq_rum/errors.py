@@ -1,4 +1,4 @@
-"""The error of a user's input, and how a command shows it."""
+"""The errors that are told in one sentence, and how a command shows them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ class InputError(ValueError):
     """Bad input by the user; the text is one sentence that names the option, file or line."""
 
 
+class DivergenceError(FloatingPointError):
+    """Training cannot go on; the text is one sentence: when, what, and what may help."""
+
+
 def show_input_errors_as_sentences() -> None:
-    """Let fairseq's commands end an :class:`InputError` with its sentence instead of a traceback.
+    """Let fairseq's commands end one of these errors with its sentence instead of a traceback.
 
     Every other exception is shown as before; FAIRSEQ_RUM_TRACEBACK=1 shows all.
     """
@@ -22,7 +26,8 @@ def show_input_errors_as_sentences() -> None:
     def hook(
         kind: Type[BaseException], error: BaseException, traceback: Optional[TracebackType]
     ) -> None:
-        if issubclass(kind, InputError) and not os.environ.get("FAIRSEQ_RUM_TRACEBACK"):
+        told = issubclass(kind, (InputError, DivergenceError))
+        if told and not os.environ.get("FAIRSEQ_RUM_TRACEBACK"):
             print(f"fairseq_rum: error: {error}", file=sys.stderr)
         else:
             previous(kind, error, traceback)

@@ -59,6 +59,11 @@ class RecurrentCell(nn.Module):
         """True when the step is exactly the unit's published one."""
         return not self.step_extras
 
+    @property
+    def against_divergence(self) -> str:
+        """An option of the unit that keeps its state from growing and is off; empty if none is."""
+        return ""
+
     def init_state(self, batch: int) -> State:
         """The state before the first step, zeros unless the unit says otherwise."""
         like = next(self.parameters())

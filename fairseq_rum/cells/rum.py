@@ -202,6 +202,11 @@ class RUMCell(RecurrentCell):
                 if self.update_gate and self.layer_norm_gate == "before":
                     self.norm_shift[n : 2 * n].fill_(1.0)
 
+    @property
+    def against_divergence(self) -> str:
+        """Time normalization, which the paper found to be needed where states grow."""
+        return "" if self.eta is not None else "keep the state's norm (--rum-eta 1)"
+
     def init_state(self, batch: int) -> State:
         """h_0 = 0 and, for lambda = 1, R_0 = I."""
         state = super().init_state(batch)

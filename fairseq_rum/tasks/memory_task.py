@@ -14,6 +14,7 @@ from torch import nn
 from fairseq_rum.data.epoch_iterators import EpochIterators
 from fairseq_rum.data.memory_tasks import MemoryDataset, MemoryProblem
 from fairseq_rum.errors import InputError
+from fairseq_rum.tasks.divergence import StopsWhenDiverging
 
 _STOP_METRIC = "unsolved"
 
@@ -45,7 +46,7 @@ class MemoryTaskConfig(FairseqDataclass):
     maximize_best_checkpoint_metric: bool = II("checkpoint.maximize_best_checkpoint_metric")
 
 
-class MemoryTask(FairseqTask):
+class MemoryTask(StopsWhenDiverging, FairseqTask):
     """A task whose data are generated: no data directory, no dictionary.
 
     An example depends on ``--data-seed``, the split and its index alone (with ``--fresh-batches``

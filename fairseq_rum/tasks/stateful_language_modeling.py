@@ -22,6 +22,7 @@ from fairseq_rum.data.char_codec import CodecInfo
 from fairseq_rum.data.encoders import build_codec_encoder
 from fairseq_rum.data.token_stream import StreamWindows, TokenStream
 from fairseq_rum.errors import InputError
+from fairseq_rum.tasks.divergence import StopsWhenDiverging
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class StatefulLanguageModelingConfig(FairseqDataclass):
 
 
 @register_task("stateful_language_modeling", dataclass=StatefulLanguageModelingConfig)
-class StatefulLanguageModelingTask(LanguageModelingTask):
+class StatefulLanguageModelingTask(StopsWhenDiverging, LanguageModelingTask):
     """Train a language model on contiguous streams, its state carried between windows.
 
     A split is cut into as many streams as a batch has rows (``--batch-size``, in every
