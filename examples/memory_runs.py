@@ -12,8 +12,6 @@ seed, hardware and metrics, and for all of them RESULTS.md and a figure for each
 from __future__ import annotations
 
 import argparse
-import fcntl
-import json
 import re
 import shlex
 import signal
@@ -30,7 +28,11 @@ from run_tools import (  # noqa: E402, found by the line above
     commit,
     execute,
     hardware,
+    keep,
+    last_line,
     load,
+    locked,
+    parameters_in,
     read,
     shown,
     with_new,
@@ -246,13 +248,13 @@ def outcome(text: str, status: int, max_update: int) -> Dict[str, Any]:
         result["status"] = "solved"
     elif status > 0:
         # The first is a result, the second a fault of a program or a machine.
-        diverged = re.search(r"^FloatingPointError: ", text, re.MULTILINE)
+        diverged = re.search(r"^FloatingPointError: |: training diverged", text, re.MULTILINE)
         result["status"] = "diverged" if diverged else "error"
     else:
         result["status"] = "finished" if done >= max_update else "unfinished"
-    parameters = re.findall(r"num\. shared model params: [\d,]+ \(num\. trained: ([\d,]+)\)", text)
-    if parameters:
-        result["parameters"] = int(parameters[-1].replace(",", ""))
+    parameters = parameters_in(text)
+    if parameters is not None:
+        result["parameters"] = parameters
     backend = re.findall(r"unit \w+: backend auto takes (\w+)", text)
     if backend:
         result["backend"] = backend[-1]
@@ -272,17 +274,6 @@ def is_done(record: Dict[str, Any], max_update: int) -> bool:
     return record.get("status") == "finished" and record["updates"] >= max_update
 
 
-def keep(text: str, record: Dict[str, Any], results: Path) -> None:
-    """Write what is kept of a run."""
-    from fairseq_rum.data.training_log import parse_log, write_log
-
-    results.mkdir(parents=True, exist_ok=True)
-    log = parse_log(text)
-    log.points.pop("train", None)  # averages over epochs
-    write_log(log, results / "log.jsonl", SMALL_LOG)
-    (results / "run.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-
-
 def do_run(task: Task, run: Run, options: argparse.Namespace) -> str:
     """Train and test one run, unless it is done or another process is at it; what happened."""
     work, results = options.work / run.name, options.results / run.name
@@ -290,12 +281,9 @@ def do_run(task: Task, run: Run, options: argparse.Namespace) -> str:
     record = load(results / "run.json")
     if is_done(record, max_update):
         return f"{record['status']} before"
-    work.mkdir(parents=True, exist_ok=True)
     output = work / "fairseq.log"
-    with open(work / "lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+    with locked(work) as lock:
+        if lock is None:
             return "another process is at it"
         command = train_command(task, run, str(shown(work)), options)
         record = {
@@ -310,23 +298,22 @@ def do_run(task: Task, run: Run, options: argparse.Namespace) -> str:
             **outcome(read(output), 0, max_update),
             "status": "unfinished",
         }
-        keep(read(output), record, results)
+        keep(read(output), record, results, SMALL_LOG)
         before = output.stat().st_size if output.exists() else 0
-        status = execute(command, output, options.threads, lock.fileno())
+        status = execute(command, output, options.threads, lock)
         text = read(output)
         record.update(outcome(text, status, max_update))
         if record["status"] == "error":
             print(f"see {output}: ", end="")
-            lines = output.read_bytes()[before:].decode(errors="replace").strip().splitlines()
-            print(lines[-1] if lines else f"exit status {status}", end=": ")
+            print(last_line(output, before) or f"exit status {status}", end=": ")
         if record["status"] in ("solved", "finished"):
             test_output = work / "test.log"
             test_output.unlink(missing_ok=True)
             command = test_command(task, run, str(shown(work)), options)
-            execute(command, test_output, options.threads, lock.fileno())
+            execute(command, test_output, options.threads, lock)
             record["test_command"] = shlex.join(command)
             record["test_accuracy"] = tested(read(test_output))
-        keep(text, record, results)
+        keep(text, record, results, SMALL_LOG)
     return f"{record['status']} after {record['updates']:,} updates"
 
 
@@ -472,7 +459,7 @@ def refresh(task: Task, options: argparse.Namespace) -> None:
         if output.exists() and record.get("status") == "unfinished":
             text = read(output)
             record.update(outcome(text, 0, run.updates))
-            keep(text, {**record, "status": "unfinished"}, results)
+            keep(text, {**record, "status": "unfinished"}, results, SMALL_LOG)
     if any((options.results / run.name / "run.json").exists() for run in task.runs):
         (options.results / "RESULTS.md").write_text(table(task, options), encoding="utf-8")
         figures(task, options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import platform
@@ -9,7 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
@@ -98,3 +100,46 @@ def shown(path: Path) -> Path:
         return path.resolve().relative_to(ROOT)
     except ValueError:
         return path.resolve()
+
+
+@contextlib.contextmanager
+def locked(folder: Path, wait: bool = False) -> Iterator[Optional[int]]:
+    """Make a folder, and yield its lock; None if another process has it and none waits for it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError:
+            yield None
+        else:
+            yield lock.fileno()
+
+
+def keep(text: str, record: Dict[str, Any], results: Path, leave_out: Iterable[str] = ()) -> None:
+    """Write what is kept of a run: its record, and the metrics in fairseq's output.
+
+    Args:
+        text: fairseq's output.
+        record: what can be written as JSON.
+        results: the folder of the run.
+        leave_out: names of metrics that aren't worth keeping.
+    """
+    from fairseq_rum.data.training_log import parse_log, write_log
+
+    results.mkdir(parents=True, exist_ok=True)
+    log = parse_log(text)
+    log.points.pop("train", None)  # averages over epochs
+    write_log(log, results / "log.jsonl", leave_out)
+    (results / "run.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def parameters_in(text: str) -> Optional[int]:
+    """The number of trained parameters in the output of fairseq-train."""
+    found = re.findall(r"num\. shared model params: [\d,]+ \(num\. trained: ([\d,]+)\)", text)
+    return int(found[-1].replace(",", "")) if found else None
+
+
+def last_line(path: Path, before: int) -> str:
+    """The last line that a file got after it had a number of bytes."""
+    lines = path.read_bytes()[before:].decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""
