@@ -15,11 +15,14 @@ from typing import Any
 
 from fairseq_rum import __version__
 from fairseq_rum.cli import (
+    ask,
+    babi_table,
     bench,
     plot_activations,
     plot_angles,
     plot_curves,
     plot_kernels,
+    plot_landscape,
     prepare_babi,
     prepare_babi_sim,
     prepare_chars,
@@ -75,8 +78,11 @@ def build_parser() -> argparse.ArgumentParser:
     _add_command(figures, "activations", plot_activations)
     _add_command(figures, "kernels", plot_kernels)
     _add_command(figures, "angles", plot_angles)
+    _add_command(figures, "landscape", plot_landscape)
 
     _add_command(commands, "score", score)
+    _add_command(commands, "ask", ask)
+    _add_command(commands, "babi-table", babi_table)
     _add_command(commands, "bench", bench)
     return parser
 

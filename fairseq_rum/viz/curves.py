@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+COLORS = colormaps["tab10"].colors
 _STYLES = ("-", "--", ":", "-.")
 
 
@@ -50,21 +52,7 @@ def plot_curves(
     """
     figure = Figure(figsize=(7.5, 4.2), layout="constrained")
     axes = figure.add_subplot()
-    colors = colormaps["tab10"].colors
-    for index, curve in enumerate(curves):
-        # Ten colours, then the same ones in another style of line.
-        style = _STYLES[index // len(colors) % len(_STYLES)]
-        # A single point is invisible as a line.
-        marker = "o" if len(curve.x) == 1 else None
-        axes.plot(
-            curve.x,
-            curve.y,
-            style,
-            color=colors[index % len(colors)],
-            label=curve.label,
-            marker=marker,
-            linewidth=1.4,
-        )
+    draw_curves(axes, curves)
     for baseline in baselines:
         axes.axhline(
             baseline.value,
@@ -79,8 +67,7 @@ def plot_curves(
     axes.set_ylabel(ylabel)
     if title:
         axes.set_title(title)
-    axes.grid(True, color="0.92", linewidth=0.8)
-    axes.spines[["top", "right"]].set_visible(False)
+    style_axes(axes)
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         # Beside the axes, so that it hides no curve however many there are.
@@ -88,3 +75,27 @@ def plot_curves(
             handles, labels, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False
         )
     return figure
+
+
+def draw_curves(axes: Axes, curves: Sequence[Curve]) -> None:
+    """Add the curves to axes, no two of which look the same."""
+    for index, curve in enumerate(curves):
+        # Ten colours, then the same ones in another style of line.
+        style = _STYLES[index // len(COLORS) % len(_STYLES)]
+        # A single point is invisible as a line.
+        marker = "o" if len(curve.x) == 1 else None
+        axes.plot(
+            curve.x,
+            curve.y,
+            style,
+            color=COLORS[index % len(COLORS)],
+            label=curve.label,
+            marker=marker,
+            linewidth=1.4,
+        )
+
+
+def style_axes(axes: Axes) -> None:
+    """A light grid, and no frame on the sides without numbers."""
+    axes.grid(True, color="0.92", linewidth=0.8)
+    axes.spines[["top", "right"]].set_visible(False)
