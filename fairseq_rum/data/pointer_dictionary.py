@@ -124,6 +124,27 @@ class PointerDictionary(Dictionary):
         is_word &= chosen >= len(self)
         return torch.where(is_word, chosen, tokens.masked_fill(is_marker, self.unk()))
 
+    def mark_constraints(self, constraints: Tensor, source: Tensor) -> Tensor:
+        """Replace each unknown word of fairseq's packed constraints by its marker in the source.
+
+        Args:
+            constraints: ``(B, C)``.
+            source: ``(B, S)``, before :meth:`mark`.
+
+        Raises:
+            InputError: the source has no such word.
+        """
+        result, marked = constraints.clone(), self.mark(source)
+        for row, place in (constraints >= len(self)).nonzero().tolist():
+            found = source[row].eq(constraints[row, place]).nonzero().flatten()
+            if not len(found):
+                word = self[int(constraints[row, place])]
+                raise InputError(
+                    f"constraint {word!r} is neither in the dictionary nor in its text"
+                )
+            result[row, place] = marked[row, found[0]]
+        return result
+
     def _marker_index(self, position: int) -> int:
         if position >= self.markers:
             return self.unk()

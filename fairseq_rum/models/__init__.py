@@ -4,7 +4,10 @@ from fairseq_rum.compat import require_fairseq
 
 require_fairseq()
 
-from fairseq_rum.models import language_model_archs  # noqa: E402, F401, registers them
+from fairseq_rum.models import (  # noqa: E402, which register architectures
+    language_model_archs,  # noqa: F401
+    pointer_gen_archs,  # noqa: F401
+)
 from fairseq_rum.models.fs_rum import FastSlowLanguageModel  # noqa: E402
 from fairseq_rum.models.pointer_gen_rum import PointerGenerator  # noqa: E402
 from fairseq_rum.models.rum_lm import RumLanguageModel  # noqa: E402

@@ -3,10 +3,10 @@
 import logging
 from argparse import ArgumentParser
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
-from fairseq.data import Dictionary
+from fairseq.data import Dictionary, data_utils
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel, register_model
 from torch import Tensor, nn
@@ -262,3 +262,38 @@ class PointerEncoder(FairseqEncoder):
     def max_positions(self) -> int:
         """A recurrent unit has no longest input."""
         return int(1e9)
+
+
+@torch.no_grad()
+def explain_summaries(
+    models: Sequence[nn.Module], src_tokens: Tensor, summaries: Sequence[Tensor]
+) -> List[Tuple[Tensor, Tensor]]:
+    """p_gen and attention of summaries, averaged over the models.
+
+    fairseq's generator does not hand out p_gen, so the summaries go through the models once more.
+
+    Args:
+        models: of kind ``pointer_gen_rum``.
+        src_tokens: ``(B, S)``.
+        summaries: of each row, with the end mark, as the generator made them.
+
+    Returns:
+        for each row p_gen ``(T,)`` and attention ``(T, S)``, of its words alone.
+
+    Raises:
+        InputError: a model is of another kind.
+    """
+    pad, eos = models[0].decoder.dictionary.pad(), models[0].decoder.dictionary.eos()
+    previous = data_utils.collate_tokens(list(summaries), pad, eos, move_eos_to_beginning=True)
+    p_gens, attentions = [], []
+    for model in models:
+        if not isinstance(model, PointerGenerator):
+            raise InputError("--p-gen-path and --attention-path need --arch pointer_gen_rum")
+        _, extra = model(src_tokens, None, previous, features_only=True)
+        p_gens.append(torch.sigmoid(extra["gate"].float()))
+        attentions.append(extra["attn"][0])
+    p_gen, attention = torch.stack(p_gens).mean(0), torch.stack(attentions).mean(0)
+    return [
+        (p_gen[i, : len(row) - 1], attention[i, : len(row) - 1, src_tokens[i].ne(pad)])
+        for i, row in enumerate(summaries)
+    ]

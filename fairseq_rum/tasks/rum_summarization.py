@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import torch
 from fairseq import utils
 from fairseq.data import data_utils
-from fairseq.data.indexed_dataset import dataset_exists, get_available_dataset_impl
+from fairseq.data.indexed_dataset import get_available_dataset_impl
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.tasks import FairseqTask, register_task
@@ -17,12 +17,15 @@ from fairseq.tokenizer import tokenize_line
 from omegaconf import II
 from torch import Tensor, nn
 
+from fairseq_rum.data.indexed import load_split
 from fairseq_rum.data.pointer_dictionary import PointerDictionary
 from fairseq_rum.data.summarization_dataset import SummarizationDataset
 from fairseq_rum.data.summary_record import SummaryRecord
 from fairseq_rum.data.summary_text import SETTINGS_FILE, SummaryText
 from fairseq_rum.data.unknown_words import UnknownWords, side_file
 from fairseq_rum.errors import InputError
+from fairseq_rum.tasks.divergence import StopsWhenDiverging
+from fairseq_rum.models.pointer_gen_rum import explain_summaries
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +83,7 @@ class RumSummarizationConfig(FairseqDataclass):
 
 
 @register_task("rum_summarization", dataclass=RumSummarizationConfig)
-class RumSummarizationTask(FairseqTask):
+class RumSummarizationTask(StopsWhenDiverging, FairseqTask):
     """Train on pairs of a text and its summary, and generate summaries of real words.
 
     The data are those of ``fairseq-rum prepare summarization``. A model sees an unknown word as
@@ -170,7 +173,7 @@ class RumSummarizationTask(FairseqTask):
         """Load a split.
 
         Raises:
-            InputError: it is missing.
+            InputError: it is missing, empty or damaged.
         """
         paths = utils.split_paths(self.cfg.data)
         path = paths[(epoch - 1) % len(paths)] if split == self.cfg.train_subset else paths[0]
@@ -178,11 +181,7 @@ class RumSummarizationTask(FairseqTask):
         sides = []
         for name in names:
             prefix = os.path.join(path, f"{split}.{'-'.join(names)}.{name}")
-            if not dataset_exists(prefix, self.cfg.dataset_impl):
-                raise InputError(f"{prefix}: there is no such split")
-            sides.append(
-                data_utils.load_indexed_dataset(prefix, self.dictionary, self.cfg.dataset_impl)
-            )
+            sides.append(load_split(prefix, self.dictionary, self.cfg.dataset_impl))
         source, target = sides
 
         def unknown() -> Tuple[UnknownWords, ...]:
@@ -269,14 +268,15 @@ class RumSummarizationTask(FairseqTask):
         source, target = self._real_words(sample)
         marked = self.dictionary.mark(source)
         if constraints is not None:
-            constraints = self._mark_constraints(constraints, source)
+            constraints = self.dictionary.mark_constraints(constraints, source)
         net_input = {**sample["net_input"], "src_tokens": marked}
         hypotheses = super().inference_step(
             generator, models, {**sample, "net_input": net_input}, prefix_tokens, constraints
         )
         details = None
         if self.record.is_on:
-            details = _teacher_forced(models, net_input, hypotheses, self.dictionary)
+            best = [beams[0]["tokens"] for beams in hypotheses]
+            details = explain_summaries(models, net_input["src_tokens"], best)
         for row, beams in zip(source, hypotheses):
             for hypothesis in beams:
                 hypothesis["tokens"] = self.dictionary.unmark(hypothesis["tokens"], row)
@@ -309,21 +309,6 @@ class RumSummarizationTask(FairseqTask):
         pad = self.dictionary.pad()
         return data_utils.collate_tokens([torch.tensor(row) for row in rows], pad)
 
-    def _mark_constraints(self, constraints: Tensor, source: Tensor) -> Tensor:
-        """Unknown words of constraints as the markers of their texts."""
-        unknown = (constraints >= len(self.dictionary)).nonzero().tolist()
-        marked = constraints.clone()
-        for row, place in unknown:
-            index = constraints[row, place]
-            found = source[row].eq(index).nonzero()
-            if not len(found):
-                raise InputError(
-                    f"constraint {self.dictionary[int(index)]!r} is neither in the dictionary nor "
-                    f"among the first {self.source_length} words of its text"
-                )
-            marked[row, place] = self.dictionary.mark(source[row : row + 1])[0, found[0, 0]]
-        return marked
-
     def _words(self, tokens: Tensor) -> List[str]:
         special = (self.dictionary.pad(), self.dictionary.eos())
         return [self.dictionary[token] for token in tokens.tolist() if token not in special]
@@ -349,33 +334,3 @@ def _length(cfg: RumSummarizationConfig, name: str, prepared: int) -> int:
     if value < 1:
         raise InputError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
     return value
-
-
-@torch.no_grad()
-def _teacher_forced(
-    models: Sequence[nn.Module],
-    net_input: Dict[str, Tensor],
-    hypotheses: List[List[Dict[str, Tensor]]],
-    dictionary: PointerDictionary,
-) -> List[Tuple[Tensor, Tensor]]:
-    """p_gen ``(T,)`` and attention ``(T, S)`` of the best hypotheses, averaged over the models.
-
-    fairseq's generator does not hand out p_gen, so the summaries go through the models once more.
-    """
-    tokens = [beams[0]["tokens"] for beams in hypotheses]
-    previous = data_utils.collate_tokens(
-        tokens, dictionary.pad(), dictionary.eos(), move_eos_to_beginning=True
-    )
-    p_gens, attentions = [], []
-    for model in models:
-        _, extra = model(
-            net_input["src_tokens"], net_input["src_lengths"], previous, features_only=True
-        )
-        p_gens.append(torch.sigmoid(extra["gate"].float()))
-        attentions.append(extra["attn"][0])
-    p_gen, attention = torch.stack(p_gens).mean(0), torch.stack(attentions).mean(0)
-    sources = net_input["src_tokens"].ne(dictionary.pad()).sum(1).tolist()
-    return [
-        (p_gen[i, : len(row) - 1], attention[i, : len(row) - 1, : sources[i]])
-        for i, row in enumerate(tokens)
-    ]
