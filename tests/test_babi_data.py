@@ -325,6 +325,9 @@ def test_incomplete_data_directory(data, tmp_path, part):
 
     shutil.copytree(data, tmp_path / "data")
     (tmp_path / "data" / part / "valid.bin").unlink()
+    with pytest.raises(InputError, match=f"{part}/valid.bin: no such file"):
+        dataset(tmp_path / "data", "valid")
+    (tmp_path / "data" / part / "valid.idx").unlink()
     with pytest.raises(InputError, match=f"no split 'valid' .*{part}/valid.bin"):
         dataset(tmp_path / "data", "valid")
     (tmp_path / "data" / part / "dict.txt").unlink()

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from fairseq.data import Dictionary, FairseqDataset, data_utils
 
+from fairseq_rum.data.indexed import load_split
 from fairseq_rum.errors import InputError
 
 PARTS = ("story", "question", "answer")
@@ -54,13 +55,8 @@ def load_questions(
     """
     parts = []
     for part in PARTS:
-        path = os.path.join(data, part, split)
-        try:
-            found = data_utils.load_indexed_dataset(path, default="mmap")
-        except ValueError as error:  # numpy refuses to map an empty file
-            raise InputError(f"split {split} ({path}) cannot be read: {error}") from error
-        if found is None:
-            raise InputError(f"no split {split!r} in the data directory ({path}.bin)")
+        dictionary = answers if part == "answer" else words
+        found = load_split(os.path.join(data, part, split), dictionary)
         parts.append([found[index].numpy() for index in range(len(found))])
     if len({len(part) for part in parts}) > 1:
         sizes = ", ".join(f"{len(rows)} of {part}" for part, rows in zip(PARTS, parts))

@@ -16,6 +16,7 @@ from fairseq_rum.data.question_answering import (
     load_questions,
 )
 from fairseq_rum.errors import InputError
+from fairseq_rum.tasks.divergence import StopsWhenDiverging
 
 
 @dataclass
@@ -29,7 +30,7 @@ class BabiQaConfig(FairseqDataclass):
 
 
 @register_task("babi_qa", dataclass=BabiQaConfig)
-class BabiQaTask(FairseqTask):
+class BabiQaTask(StopsWhenDiverging, FairseqTask):
     """Answer questions about stories, as the bAbI tasks ask them.
 
     An example is a story and its question as one sequence of words, with an end to each sentence:

@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 import torch
 import torch.distributed as dist
 from fairseq import utils
-from fairseq.data import Dictionary, data_utils
+from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import get_available_dataset_impl
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
@@ -20,6 +20,7 @@ from torch import nn
 from fairseq_rum.data.carried_state import CarriedState
 from fairseq_rum.data.char_codec import CodecInfo
 from fairseq_rum.data.encoders import build_codec_encoder
+from fairseq_rum.data.indexed import load_split
 from fairseq_rum.data.token_stream import StreamWindows, TokenStream
 from fairseq_rum.errors import InputError
 from fairseq_rum.tasks.divergence import StopsWhenDiverging
@@ -107,18 +108,11 @@ class StatefulLanguageModelingTask(StopsWhenDiverging, LanguageModelingTask):
         """Load a split.
 
         Raises:
-            InputError: the split is missing or empty.
+            InputError: the split is missing, empty or damaged.
         """
         paths = utils.split_paths(self.args.data)
         split_path = os.path.join(paths[(epoch - 1) % len(paths)], split)
-        try:
-            lines = data_utils.load_indexed_dataset(
-                split_path, self.dictionary, self.args.dataset_impl, combine=combine
-            )
-        except ValueError as error:  # numpy refuses to map an empty file
-            raise InputError(f"split {split} ({split_path}) cannot be read: {error}") from error
-        if lines is None:
-            raise InputError(f"no split {split!r} in the data directory ({split_path}.bin)")
+        lines = load_split(split_path, self.dictionary, self.args.dataset_impl, combine)
         known = self.codec is not None and split in self.codec.splits
         drop_last = known and not self.codec.splits[split].final_newline
         self.datasets[split] = TokenStream(lines, f"{split} ({split_path})", drop_last)
