@@ -88,6 +88,8 @@ def recall_run(tmp_path_factory):
     def run(*options):
         if options not in runs:
             folder = tmp_path_factory.mktemp("recall")
+            log = logging.getLogger("fairseq.logging.progress_bar")
+            log.setLevel(logging.INFO)
             run_fairseq(
                 "train", "--user-dir", USER_DIR, "--task", "associative_recall",
                 "--recall-length", 4, "--arch", "rum_memory", "--hidden-size", 6, "--criterion",
@@ -96,7 +98,6 @@ def recall_run(tmp_path_factory):
                 "--num-workers", 0, "--max-update", 5, "--log-format", "json", "--log-interval", 1,
                 "--log-file", folder / "log.json", "--save-dir", folder, *options,
             )  # fmt: skip
-            log = logging.getLogger("fairseq.logging.progress_bar")
             for handler in list(log.handlers):  # fairseq opens one for every epoch, and keeps it
                 log.removeHandler(handler)
                 handler.close()

@@ -5,7 +5,6 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from fairseq.data.iterators import EpochBatchIterator
-from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
 from fairseq.tasks import FairseqTask
 from omegaconf import II
@@ -15,12 +14,13 @@ from fairseq_rum.data.epoch_iterators import EpochIterators
 from fairseq_rum.data.memory_tasks import MemoryDataset, MemoryProblem
 from fairseq_rum.errors import InputError
 from fairseq_rum.tasks.divergence import StopsWhenDiverging
+from fairseq_rum.tasks.dynamics import DynamicsConfig, LogsDynamics
 
 _STOP_METRIC = "unsolved"
 
 
 @dataclass
-class MemoryTaskConfig(FairseqDataclass):
+class MemoryTaskConfig(DynamicsConfig):
     """Options of both memory tasks; each has its own number of examples."""
 
     train_examples: int = field(default=50000, metadata={"help": "training sequences of an epoch"})
@@ -46,7 +46,7 @@ class MemoryTaskConfig(FairseqDataclass):
     maximize_best_checkpoint_metric: bool = II("checkpoint.maximize_best_checkpoint_metric")
 
 
-class MemoryTask(StopsWhenDiverging, FairseqTask):
+class MemoryTask(LogsDynamics, StopsWhenDiverging, FairseqTask):
     """A task whose data are generated: no data directory, no dictionary.
 
     An example depends on ``--data-seed``, the split and its index alone (with ``--fresh-batches``
