@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,20 @@ from fairseq_rum.errors import InputError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from fairseq_rum.data.training_log import TrainingLog
+
 FORMATS = ("png", "svg", "pdf")
 LAST = "checkpoint_last.pt"
+_GENERIC_NAMES = ("log", "train", "fairseq", "output")
+
+
+@dataclass
+class Run:
+    """A training run by what it left: its label, the folder of its log, and the log."""
+
+    label: str
+    folder: Path
+    log: TrainingLog
 
 
 def add_out(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +50,33 @@ def add_checkpoints(parser: argparse.ArgumentParser, several: bool = True) -> No
     parser.add_argument(
         "--data", metavar="DIR", help="data directory, where it isn't the one of the training"
     )
+
+
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    """Add the option that :func:`read_runs` takes the value of."""
+    parser.add_argument(
+        "--runs", nargs="+", required=True, metavar="[NAME=]PATH", help="logs, or their folders"
+    )
+
+
+def read_runs(runs: Sequence[str]) -> list[Run]:
+    """The runs that ``--runs`` names.
+
+    Raises:
+        InputError: a log is missing or has no metrics, or two runs have one name.
+    """
+    from fairseq_rum.data.training_log import find_log, read_log
+
+    read: list[Run] = []
+    for text in runs:
+        label, path = split_name(text)
+        found = find_log(path)
+        if not label:
+            generic = found.stem in _GENERIC_NAMES or Path(path).is_dir()
+            label = found.absolute().parent.name if generic else found.stem
+        read.append(Run(label, found.absolute().parent, read_log(found)))
+    unique([run.label for run in read], "--runs")
+    return read
 
 
 def prepare(args: argparse.Namespace) -> None:

@@ -21,6 +21,7 @@ from fairseq_rum.cli import (
     plot_activations,
     plot_angles,
     plot_curves,
+    plot_gradients,
     plot_kernels,
     plot_landscape,
     prepare_babi,
@@ -76,6 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     figures = plot.add_subparsers(title="figures", metavar="FIGURE", required=True)
     _add_command(figures, "curves", plot_curves)
     _add_command(figures, "activations", plot_activations)
+    _add_command(figures, "gradients", plot_gradients)
     _add_command(figures, "kernels", plot_kernels)
     _add_command(figures, "angles", plot_angles)
     _add_command(figures, "landscape", plot_landscape)

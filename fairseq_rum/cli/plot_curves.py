@@ -11,8 +11,6 @@ draws a horizontal line: at a number, or at what was logged under a name.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_rum.cli import figures
@@ -22,14 +20,11 @@ if TYPE_CHECKING:
     from fairseq_rum.data.training_log import TrainingLog
 
 _AXES = {"updates": ("num_updates", "updates"), "minutes": ("minutes", "minutes")}
-_GENERIC_NAMES = ("log", "train", "fairseq", "output")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this subcommand."""
-    parser.add_argument(
-        "--runs", nargs="+", required=True, metavar="[NAME=]PATH", help="logs, or their folders"
-    )
+    figures.add_runs(parser)
     parser.add_argument("--metric", default="loss", metavar="NAME", help="default: loss")
     parser.add_argument(
         "--split",
@@ -58,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
     split = TRAIN if args.split == "train" else args.split
     x, xlabel = _AXES[args.x]
-    logs = _read_runs(args.runs)
+    logs = {one.label: one.log for one in figures.read_runs(args.runs)}
     curves = []
     for label, log in logs.items():
         values = log.series(split, args.metric, x)
@@ -76,21 +71,6 @@ def run(args: argparse.Namespace) -> int:
     figures.save(figure, args.out)
     print(f"{args.out}: {args.metric} of {len(curves)} run{'s' if len(curves) > 1 else ''}")
     return 0
-
-
-def _read_runs(runs: Sequence[str]) -> dict[str, TrainingLog]:
-    from fairseq_rum.data.training_log import find_log, read_log
-
-    logs: dict[str, TrainingLog] = {}
-    for text in runs:
-        label, path = figures.split_name(text)
-        found = find_log(path)
-        if not label:
-            generic = found.stem in _GENERIC_NAMES or Path(path).is_dir()
-            label = found.absolute().parent.name if generic else found.stem
-        figures.unique([*logs, label], "--runs")
-        logs[label] = read_log(found)
-    return logs
 
 
 def _nothing_to_draw(
