@@ -89,15 +89,12 @@ def load_symbols(option: str, path: str) -> list[str]:
     Raises:
         InputError: the file is missing or malformed; the sentence names the option.
     """
-    from fairseq.data import Dictionary
+    from fairseq_rum.data.dictionaries import load_dictionary
 
     try:
-        return Dictionary.load(path).symbols
-    except FileNotFoundError as error:
-        raise InputError(f"{option} {path}: no such file") from error
-    except Exception as error:  # fairseq raises it, as it is, for text that is not UTF-8
-        reason = " ".join(str(error).split())  # fairseq quotes the line with its end
-        raise InputError(f"{option} {path}: {reason}") from error
+        return load_dictionary(path).symbols
+    except InputError as error:
+        raise InputError(f"{option} {error}") from error
 
 
 def run_preprocess(arguments: Sequence[str]) -> None:

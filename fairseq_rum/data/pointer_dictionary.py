@@ -11,6 +11,7 @@ from fairseq.data import Dictionary
 from fairseq.tokenizer import tokenize_line
 from torch import Tensor
 
+from fairseq_rum.data.dictionaries import load_dictionary
 from fairseq_rum.data.unknown_words import count_markers, is_reserved, marker
 from fairseq_rum.errors import InputError
 
@@ -36,16 +37,13 @@ class PointerDictionary(Dictionary):
         self._markers: Optional[int] = None
 
     @classmethod
-    def load(cls, f: str, add_special_symbols: bool = True) -> PointerDictionary:
+    def load(cls, f: str) -> PointerDictionary:
         """Read a dictionary file.
 
         Raises:
-            InputError: it is missing, or its markers are not at its end, or not in a row.
+            InputError: it is missing or malformed, or its markers are not at its end in a row.
         """
-        try:
-            dictionary = super().load(f, add_special_symbols)
-        except FileNotFoundError as error:
-            raise InputError(f"{f}: no such file") from error
+        dictionary = load_dictionary(f, cls)
         try:
             dictionary._markers = count_markers(dictionary.symbols)
         except ValueError as error:

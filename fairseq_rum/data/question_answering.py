@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from fairseq.data import Dictionary, FairseqDataset, data_utils
 
+from fairseq_rum.data.dictionaries import load_dictionary
 from fairseq_rum.data.indexed import load_split
 from fairseq_rum.errors import InputError
 
@@ -21,7 +22,7 @@ def load_dictionaries(data: str) -> Tuple[Dictionary, Dictionary]:
     """The words, and the answers, of a data directory.
 
     Raises:
-        InputError: the directory or a dictionary is missing.
+        InputError: the directory or a dictionary is missing, or a dictionary is malformed.
     """
     if not os.path.isdir(data):
         raise InputError(f"no data directory {data!r}")
@@ -32,7 +33,7 @@ def load_dictionaries(data: str) -> Tuple[Dictionary, Dictionary]:
             raise InputError(
                 f"no dictionary {path!r}: is this a directory of fairseq-rum prepare babi?"
             )
-        dictionaries[part] = Dictionary.load(path)
+        dictionaries[part] = load_dictionary(path)
     if dictionaries["story"] != dictionaries["question"]:
         raise InputError(f"{data}: stories and questions have different dictionaries")
     return dictionaries["story"], dictionaries["answer"]

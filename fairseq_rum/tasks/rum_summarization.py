@@ -24,8 +24,8 @@ from fairseq_rum.data.summary_record import SummaryRecord
 from fairseq_rum.data.summary_text import SETTINGS_FILE, SummaryText
 from fairseq_rum.data.unknown_words import UnknownWords, side_file
 from fairseq_rum.errors import InputError
-from fairseq_rum.tasks.divergence import StopsWhenDiverging
 from fairseq_rum.models.pointer_gen_rum import explain_summaries
+from fairseq_rum.tasks.divergence import StopsWhenDiverging
 
 logger = logging.getLogger(__name__)
 

@@ -19,6 +19,7 @@ from torch import nn
 
 from fairseq_rum.data.carried_state import CarriedState
 from fairseq_rum.data.char_codec import CodecInfo
+from fairseq_rum.data.dictionaries import load_dictionary
 from fairseq_rum.data.encoders import build_codec_encoder
 from fairseq_rum.data.indexed import load_split
 from fairseq_rum.data.token_stream import StreamWindows, TokenStream
@@ -84,7 +85,7 @@ class StatefulLanguageModelingTask(StopsWhenDiverging, LanguageModelingTask):
         """Load the dictionary, and the record of the character codec where there is one.
 
         Raises:
-            InputError: the data directory or its dictionary is missing.
+            InputError: the data directory or its dictionary is missing, or the latter malformed.
         """
         if not cfg.data:
             raise InputError("give the data directory that fairseq-preprocess wrote")
@@ -96,7 +97,7 @@ class StatefulLanguageModelingTask(StopsWhenDiverging, LanguageModelingTask):
             raise InputError(
                 f"no dictionary {dict_path!r}: is this a fairseq-preprocess directory?"
             )
-        dictionary = Dictionary.load(dict_path)
+        dictionary = load_dictionary(dict_path)
         logger.info(f"dictionary: {len(dictionary)} types")
         codec_path = os.path.join(path, "codec.json")
         codec = CodecInfo.load(codec_path) if os.path.isfile(codec_path) else None
