@@ -143,3 +143,15 @@ def last_line(path: Path, before: int) -> str:
     """The last line that a file got after it had a number of bytes."""
     lines = path.read_bytes()[before:].decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else ""
+
+
+RESULTS_BEGIN, RESULTS_END = "<!-- results: written by the script -->", "<!-- end of results -->"
+
+
+def write_results(readme: Path, text: str) -> None:
+    """Put results between the two marks of a README, at its end where it has none yet."""
+    before, _, rest = read(readme).partition(RESULTS_BEGIN)
+    after = rest.partition(RESULTS_END)[2]
+    readme.write_text(
+        f"{before}{RESULTS_BEGIN}\n\n{text}\n{RESULTS_END}{after or chr(10)}", encoding="utf-8"
+    )
