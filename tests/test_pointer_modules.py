@@ -7,6 +7,7 @@ import torch
 from torch.autograd import gradcheck
 
 from fairseq_rum.cells import build_cell, registered_cells
+from fairseq_rum.modules import attention_energies
 from fairseq_rum.modules.coverage_attention import (
     CoverageAttention,
     coverage_before,
@@ -88,6 +89,25 @@ def test_attention_gradients():
         return attention(query, memory, features, mask, coverage)
 
     assert gradcheck(run, (query, memory, features, coverage))
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(DOUBLE, 1e-13), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("with_coverage", [False, True])
+@pytest.mark.parametrize("piece", [1, 40, 1 << 18])
+def test_energies_are_the_naive_ones(monkeypatch, dtype, tolerance, with_coverage, piece):
+    """Values and all gradients, in pieces of a row, of two rows, and at once."""
+    monkeypatch.setattr(attention_energies, "_PIECE", piece)
+    inputs = [torch.randn(5, 3, 6), torch.randn(5, 6), torch.randn(6)]
+    if with_coverage:
+        inputs += [torch.randn(6), torch.rand(5, 3)]
+    inputs = [x.to(dtype).requires_grad_() for x in inputs]
+    weights = torch.randn(5, 3, dtype=dtype)
+    results = []
+    for function in (attention_energies.energies, attention_energies.naive_energies):
+        found = function(*inputs)
+        results.append([found, *torch.autograd.grad((found * weights).sum(), inputs)])
+    for a, b in zip(*results):
+        assert a.dtype == dtype and (a - b).abs().max() < tolerance
 
 
 def test_a_row_without_any_place():

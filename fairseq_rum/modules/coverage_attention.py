@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_rum.modules.attention_energies import energies
+
 
 class CoverageAttention(nn.Module):
     r"""Attention of See et al. 2017, their equations 1 to 3 and, with coverage, 10 and 11.
@@ -65,16 +67,20 @@ class CoverageAttention(nn.Module):
             the context ``(B, M)``, and the attention ``(B, S)``, at least in float32. Both are
             zero for a row that is padded throughout.
         """
-        sums = memory_features + self.project_query(query).unsqueeze(1)
-        if self.w_c is not None:
-            sums = sums + coverage.to(sums.dtype).unsqueeze(-1) * self.w_c
-        energies = torch.tanh(sums) @ self.v
-        energies = energies.to(torch.promote_types(energies.dtype, torch.float32))
+        parts = (
+            self.project_query(query),
+            self.v,
+            self.w_c,
+            None if self.w_c is None else coverage,
+        )
+        dtype = memory_features.dtype
+        e = energies(memory_features, *(None if part is None else part.to(dtype) for part in parts))
+        e = e.to(torch.promote_types(dtype, torch.float32))
         if padding_mask is None:
-            attention = F.softmax(energies, dim=-1)
+            attention = F.softmax(e, dim=-1)
         else:
             # A row without any place has the softmax nan; it ends here, and its gradient too.
-            attention = F.softmax(energies.masked_fill(padding_mask, -math.inf), dim=-1)
+            attention = F.softmax(e.masked_fill(padding_mask, -math.inf), dim=-1)
             attention = attention.masked_fill(padding_mask, 0.0)
         context = torch.bmm(attention.to(memory.dtype).unsqueeze(1), memory).squeeze(1)
         return context, attention
