@@ -24,6 +24,7 @@ from fairseq_rum.cli import (
     plot_gradients,
     plot_kernels,
     plot_landscape,
+    plot_memory,
     prepare_babi,
     prepare_babi_sim,
     prepare_chars,
@@ -81,6 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_command(figures, "kernels", plot_kernels)
     _add_command(figures, "angles", plot_angles)
     _add_command(figures, "landscape", plot_landscape)
+    _add_command(figures, "memory", plot_memory)
 
     _add_command(commands, "score", score)
     _add_command(commands, "ask", ask)

@@ -249,6 +249,22 @@ class AssociativeRecall:
             answers = sequence[rows, asked]
         return inputs, answers[:, None]
 
+    def question(self, inputs: Sequence[int]) -> Tuple[List[int], int, int]:
+        """One example taken apart.
+
+        Args:
+            inputs: the T + 3 symbols of an example.
+
+        Returns:
+            the T symbols to remember, the place among them of the one asked for, and the answer.
+        """
+        string = list(inputs[: self.length])
+        if self.query == "position":
+            asked = inputs[-1] - self.letters - 11
+            return string, asked, string[asked]
+        asked = string.index(inputs[-1]) + 1
+        return string, asked, string[asked] - self.letters
+
 
 class MemoryDataset(FairseqDataset):
     """A split of a memory task. An item is its own index: the collater makes the batch, at once.
