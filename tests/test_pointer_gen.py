@@ -374,6 +374,8 @@ def test_two_stages(data, tmp_path, caplog):
     for name, value in before["model"].items():
         assert (after["model"][name] - value).abs().max() < 1e-6
     assert after["optimizer_history"][-1]["num_updates"] == 1
+    with pytest.raises(InputError, match="add --reset-optimizer, or .* --finetune-from-model"):
+        run_fairseq("train", *train_arguments(data, tmp_path / "one", *common, "--coverage"))
     caplog.clear()
     with pytest.raises(Exception, match="Cannot load model") as error:
         run_fairseq(

@@ -9,6 +9,7 @@ from conftest import USER_DIR, run_fairseq
 from fairseq.data import Dictionary
 from summary_corpus import build_model, build_task, make_pairs, prepare, train_arguments
 
+from fairseq_rum.cli.main import main
 from fairseq_rum.data.pointer_dictionary import PointerDictionary
 from fairseq_rum.errors import InputError
 
@@ -275,9 +276,15 @@ def test_ensemble_with_new_names(data, trained, tmp_path, capsys):
     p_gen, attention = tmp_path / "p_gen", tmp_path / "attention.jsonl"
     run_fairseq(
         "generate", *command(data, *trained), "--gen-subset", "test", "--batch-size", 8,
-        "--p-gen-path", p_gen, "--attention-path", attention, "--num-workers", 0,
+        "--p-gen-path", p_gen, "--attention-path", attention, "--num-workers", 0, "--scoring",
+        "rouge",
     )  # fmt: skip
     out = capsys.readouterr().out
+    generated = tmp_path / "generated"
+    generated.write_text(out)
+    assert main(["score", "--generated", str(generated), "--p-gen", str(p_gen), "--json"]) == 0
+    score = json.loads(capsys.readouterr().out)
+    assert score["summaries"] == 21
     assert only(out, "S") == TEST[0] and only(out, "T") == TEST[1], "the last batch too"
     summaries = only(out, "H")
     assert sum(a == b for a, b in zip(summaries, TEST[1])) >= 12
@@ -293,6 +300,18 @@ def test_ensemble_with_new_names(data, trained, tmp_path, capsys):
             assert len(row) == len(record["source"]) and sum(row) == pytest.approx(1, abs=0.01)
             if word[0] in "AB":  # these can only be copied
                 assert value < 0.5 and record["source"][row.index(max(row))] == word
+
+
+def test_scoring_a_reference_and_sampling(data, trained, capsys):
+    """fairseq's other ways to generate print real words too."""
+    common = [*command(data, trained[0]), "--gen-subset", "test", "--num-workers", 0]
+    run_fairseq("generate", *common, "--score-reference")
+    assert only(capsys.readouterr().out, "H") == TEST[1]
+    run_fairseq("generate", *common, "--sampling", "--sampling-topk", 9, "--beam", 2, "--nbest", 2)
+    hypotheses = lines(capsys.readouterr().out, "H")
+    for number, source in enumerate(TEST[0]):
+        names = [w for text in hypotheses[number] for w in text.split() if w[0] in "AB"]
+        assert set(names) <= set(source.split())
 
 
 HOSTILE = [
@@ -349,7 +368,7 @@ def test_hub(data, trained):
     hub = PointerGenerator.from_pretrained(
         str(trained[0].parent), trained[0].name, data_name_or_path=str(data)
     )
-    first = hub.encode("the old man Anna9 met Bert9 near a river")
+    first = hub.encode(" the old man Anna9 met Bert9 near a river <s>")
     second = hub.encode("a big house Anna8 saw Bert8 today")
     found = hub.generate([first, second], beam=4, max_len_b=10)
     assert hub.decode(found[0][0]["tokens"]) == "Anna9 met Bert9"

@@ -115,6 +115,13 @@ class PointerGenerator(FairseqEncoderDecoderModel):
         decoder = PointerDecoder(dictionary, embed, unit, encoder.unit, cfg.coverage)
         return cls(encoder, decoder)
 
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> nn.Module:
+        """fairseq's hub interface; text is tokenized as the task does it."""
+        hub = super().from_pretrained(*args, **kwargs)
+        hub.tokenizer = hub.task.build_tokenizer(hub.cfg.tokenizer)
+        return hub
+
     def __init__(self, encoder: "PointerEncoder", decoder: PointerDecoder) -> None:
         super().__init__(encoder, decoder)
         self._is_new = True

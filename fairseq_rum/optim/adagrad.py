@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterable, List
+from typing import Any, Dict, Iterable, List, Optional
 
 import torch
 from fairseq.dataclass import FairseqDataclass
@@ -59,6 +59,26 @@ class FairseqAdagrad(FairseqOptimizer):
             "initial_accumulator_value": self.cfg.adagrad_initial_accumulator,
             "eps": self.cfg.adagrad_eps,
         }
+
+    def load_state_dict(
+        self, state_dict: Dict[str, Any], optimizer_overrides: Optional[Dict[str, Any]] = None
+    ) -> None:
+        """Continue from a checkpoint.
+
+        Raises:
+            InputError: it was saved for a model with more or fewer parameters, as one without
+                ``--coverage`` is.
+        """
+        saved, own = (
+            sum(len(group["params"]) for group in groups)
+            for groups in (state_dict["param_groups"], self.param_groups)
+        )
+        if saved != own:
+            raise InputError(
+                f"the checkpoint's optimizer has {saved} parameters and this model {own}: "
+                "add --reset-optimizer, or name the checkpoint by --finetune-from-model"
+            )
+        super().load_state_dict(state_dict, optimizer_overrides)
 
     @property
     def supports_flat_params(self) -> bool:
