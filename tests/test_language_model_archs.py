@@ -1,9 +1,12 @@
 """The named language models: their parameters, their YAML, and the page that lists them."""
 
+import importlib.util
 import inspect
+import json
 import logging
 import re
 import shlex
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +25,13 @@ from test_language_model import train
 from fairseq_rum.cells import get_cell
 from fairseq_rum.config import unit_options
 from fairseq_rum.errors import InputError
+
+spec = importlib.util.spec_from_file_location(
+    "compare", ROOT / "examples" / "language_model" / "compare.py"
+)
+compare = importlib.util.module_from_spec(spec)
+sys.modules["compare"] = compare
+spec.loader.exec_module(compare)
 
 CONFIGS = ROOT / "user_dir_configs"
 PAGE = (ROOT / "docs" / "ingredients.md").read_text(encoding="utf-8")
@@ -177,3 +187,55 @@ def test_learning_rate_phases(char_data, tmp_path, caplog):
         train(char_data, tmp_path / "a", *phases, "--phase-epochs", "1,2", "--max-update", 1)
     with pytest.raises(InputError, match="--phase-epochs must be at least 1, got 0"):
         train(char_data, tmp_path / "b", *phases, "--phase-epochs", "1,0,1", "--max-update", 1)
+
+
+def test_models_of_the_comparison_have_a_million_parameters(monkeypatch):
+    """Within half a percent, all with layer normalization, none with dropout or zoneout."""
+    for name, run in compare.RUNS.items():
+        if run.group != "comparison" and name != "eta":
+            continue
+        command = compare.train_command(run, "unused", compare.parse_arguments(["data", "20"]))
+        cfg = from_flags(*command[4:])
+        assert cfg.model._name in (*COUNTS, "rum_lm")
+        model = build(cfg.model, monkeypatch)
+        count = sum(p.numel() for p in model.parameters())
+        assert count == pytest.approx(1e6, rel=5e-3), (name, count)
+        for cell in model.modules():
+            if hasattr(cell, "layer_norm"):
+                assert cell.layer_norm, name
+            for noise in ("dropout", "zoneout", "zoneout_cell"):
+                assert getattr(cell, noise, 0.0) == 0.0, name
+
+
+def test_results_of_the_comparison(tmp_path):
+    """From what fairseq wrote to the page, and what is done is not done again."""
+    text = "\n".join(
+        ["num. shared model params: 1,000 (num. trained: 998)"]
+        + [json.dumps({"bpc": 5.0 - u / 10, "gnorm": u, "wps": 100 / 6, "wpb": 100,
+                       "num_updates": u, "wall": 6 * u}) for u in (10, 20, 30)]
+        + [json.dumps({"valid_bpc": 2.5, "valid_num_updates": 33})]
+    )  # fmt: skip
+    run = compare.RUNS["gru"]
+    record = compare.numbers(text, 0, run)
+    assert record == {"updates": 33, "minutes": 3.0, "parameters": 998, "valid_bpc": 2.5,
+                      "characters_per_second": 17, "status": "finished"}  # fmt: skip
+    assert compare.numbers(text, 1, run)["status"] == "error"
+    assert compare.numbers(text, -15, run)["status"] == "unfinished"
+    diverged = text + "\nFloatingPointError: Minimum loss scale reached"
+    assert compare.numbers(diverged, 1, compare.RUNS["no_eta"])["status"] == "diverged"
+    assert compare.numbers(text, 0, compare.RUNS["no_eta"])["status"] == "unfinished"
+
+    record.update(seed=1, hardware=["a machine"], commit=["abc"], test_bpc=2.4, budget=20.0)
+    compare.keep(text, record, tmp_path / "results" / "gru")
+    page = tmp_path / "README.md"
+    marks = "<!-- comparison: compare.py -->\nold\n<!-- comparison: end -->"
+    page.write_text(f"before\n{marks}\nafter\n")
+    arguments = ["data", "20", "gru", "--results", str(tmp_path / "results"), "--page", str(page)]
+    for _ in range(2):
+        assert compare.main([*arguments, "--work", str(tmp_path / "work")]) == 0
+    written = page.read_text()
+    assert written.startswith("before\n<!--") and written.endswith("end -->\nafter\n")
+    assert "| GRU, 505 | 998 | 33 | 3.0 | - | - | 2.500 | 2.400 |" in written
+    assert "old" not in written and (tmp_path / "compare_bpc.png").exists()
+    options = compare.parse_arguments(["data", "30", "gru"])
+    assert not compare.is_done(run, record, options), "more minutes: it goes on"
