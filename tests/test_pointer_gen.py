@@ -437,6 +437,30 @@ def test_the_criterion_needs_the_model(data):
         PointerCoverageLoss(build_task(data), 1.0)(torch.nn.Linear(2, 2), sample)
 
 
+def test_the_criterion_knows_the_model_inside_wrappers(data):
+    """fairseq's data-parallel training wraps a model twice."""
+    from fairseq.distributed import ModuleProxyWrapper
+
+    class Parallel(torch.nn.Module):
+        def __init__(self, module):
+            super().__init__()
+            self.module = module
+            self.forward = module.forward
+
+    task = build_task(data)
+    model = enlarge(build_model(task))
+    source, _ = batch(task.source_dictionary)
+    target = torch.tensor([[5, 2], [6, 2], [8, 2]])
+    sample = {
+        "net_input": {"src_tokens": source, "src_lengths": None, "prev_output_tokens": target},
+        "target": target,
+        "ntokens": 6,
+    }
+    criterion = PointerCoverageLoss(task, 1.0)
+    loss = criterion(ModuleProxyWrapper(Parallel(model)), sample)[0]
+    assert torch.equal(loss, criterion(model, sample)[0])
+
+
 def test_start_is_the_original_codes(data):
     """Standard deviations and bounds of a model of some size; RUM orthogonal."""
     model = build_model(build_task(data), embed_dim=64)

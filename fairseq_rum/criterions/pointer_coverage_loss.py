@@ -111,6 +111,9 @@ class PointerCoverageLoss(FairseqCriterion):
 
 
 def _checked(model: nn.Module) -> nn.Module:
-    if not isinstance(getattr(model, "module", model), PointerGenerator):
+    inner = model
+    while hasattr(inner, "module"):  # of data-parallel training
+        inner = inner.module
+    if not isinstance(inner, PointerGenerator):
         raise InputError("--criterion pointer_coverage_loss needs --arch pointer_gen_rum")
     return model
