@@ -172,9 +172,9 @@ def test_learning_rate_phases(char_data, tmp_path, caplog):
     """Each rate for its epochs, also when resumed within the second phase."""
     caplog.set_level(logging.INFO)
     phases = ["--rnn-unit", "lstm", "--lr-scheduler", "phases", "--lr", "0.01,0.001,0.0001",
-              "--phase-epochs", "1,2,1", "--tokens-per-sample", 200, "--no-epoch-checkpoints",
+              "--phase-epochs", "1,2,1", "--tokens-per-sample", 400, "--no-epoch-checkpoints",
               "--disable-validation"]  # fmt: skip
-    for updates in (16, 30):
+    for updates in (5, 15):
         train(char_data, tmp_path, *phases, "--max-update", updates)
     rates = {}
     for record in caplog.records:
