@@ -80,9 +80,21 @@ def char_data(tmp_path_factory):
     return destination
 
 
+def recall_arguments(folder, *options):
+    """Of ``fairseq-train``: a small model on recall, five updates, with log and checkpoint."""
+    return [
+        "--user-dir", USER_DIR, "--task", "associative_recall", "--recall-length", 4, "--arch",
+        "rum_memory", "--hidden-size", 6, "--criterion", "memory_accuracy", "--optimizer",
+        "rmsprop", "--lr", 0.01, "--train-examples", 40, "--valid-examples", 8, "--test-examples",
+        8, "--batch-size", 8, "--cpu", "--num-workers", 0, "--max-update", 5, "--log-format",
+        "json", "--log-interval", 1, "--log-file", folder / "log.json", "--save-dir", folder,
+        *options,
+    ]  # fmt: skip
+
+
 @pytest.fixture(scope="session")
 def recall_run(tmp_path_factory):
-    """Trains a small model on recall with these options, once; gives the folder of the run."""
+    """Trains such a model with more options, once; gives the folder of the run."""
     runs = {}
 
     def run(*options):
@@ -90,14 +102,7 @@ def recall_run(tmp_path_factory):
             folder = tmp_path_factory.mktemp("recall")
             log = logging.getLogger("fairseq.logging.progress_bar")
             log.setLevel(logging.INFO)
-            run_fairseq(
-                "train", "--user-dir", USER_DIR, "--task", "associative_recall",
-                "--recall-length", 4, "--arch", "rum_memory", "--hidden-size", 6, "--criterion",
-                "memory_accuracy", "--optimizer", "rmsprop", "--lr", 0.01, "--train-examples", 40,
-                "--valid-examples", 8, "--test-examples", 8, "--batch-size", 8, "--cpu",
-                "--num-workers", 0, "--max-update", 5, "--log-format", "json", "--log-interval", 1,
-                "--log-file", folder / "log.json", "--save-dir", folder, *options,
-            )  # fmt: skip
+            run_fairseq("train", *recall_arguments(folder, *options))
             for handler in list(log.handlers):  # fairseq opens one for every epoch, and keeps it
                 log.removeHandler(handler)
                 handler.close()

@@ -70,11 +70,12 @@ def read_runs(runs: Sequence[str]) -> list[Run]:
     read: list[Run] = []
     for text in runs:
         label, path = split_name(text)
-        found = find_log(path)
+        found = find_log(path).absolute()
+        folder = found if found.is_dir() else found.parent
         if not label:
             generic = found.stem in _GENERIC_NAMES or Path(path).is_dir()
-            label = found.absolute().parent.name if generic else found.stem
-        read.append(Run(label, found.absolute().parent, read_log(found)))
+            label = folder.name if generic else found.stem
+        read.append(Run(label, folder, read_log(found)))
     unique([run.label for run in read], "--runs")
     return read
 

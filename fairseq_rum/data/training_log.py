@@ -1,9 +1,9 @@
 """Reads the metrics of a training run from what fairseq printed.
 
-Takes the output of ``--log-format json`` or ``simple``, from ``--log-file`` or standard output. A
-``--log-file`` has every line as many times as fairseq began an epoch or a validation before it,
-and a run that was killed and resumed has some updates twice: each update counts once here, and the
-later one is kept. A line that was cut off is left out.
+Takes the output of ``--log-format json`` or ``simple``, from ``--log-file`` or standard output, and
+the files of ``--tensorboard-logdir``. A ``--log-file`` has every line as many times as fairseq
+began an epoch or a validation before it, and a run that was killed and resumed has some updates
+twice: each update counts once here, and the later one is kept. A line that was cut off is left out.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Dict, Iterable, List, Optional, Tuple, Union
 
+from fairseq_rum.data.event_files import has_events, read_scalars
 from fairseq_rum.errors import InputError
 
 TRAIN = "train_inner"  # fairseq's name for the averages over --log-interval updates
@@ -54,7 +55,8 @@ class TrainingLog:
         return sorted({name for point in self.points.get(split, []) for name in point})
 
     def add(self, split: str, point: Point) -> None:
-        """Add a point; one that is not after the last of its split takes its place."""
+        """Add a point, with ``minutes``; if it isn't after the last of its split, in its place."""
+        point["minutes"] = _minutes(self, split, point)
         points = self.points.setdefault(split, [])
         while points and points[-1]["num_updates"] >= point["num_updates"]:
             points.pop()
@@ -63,6 +65,8 @@ class TrainingLog:
 
 def find_log(path: Union[str, Path]) -> Path:
     """The log of a run: the file itself, or in a folder the first file that holds metrics.
+
+    A folder that has none but TensorBoard's files in it is itself the log.
 
     Raises:
         InputError: there is no such path, or no file with metrics in the folder.
@@ -76,6 +80,8 @@ def find_log(path: Union[str, Path]) -> Path:
         for candidate in sorted(path.glob(pattern)):
             if candidate.is_file() and parse_log(_read(candidate)).points:
                 return candidate
+    if has_events(path):
+        return path
     raise InputError(
         f"{path}: no file with fairseq's metrics in it ({', '.join(_PATTERNS)}); "
         "train with --log-format json --log-file FILE"
@@ -89,7 +95,12 @@ def read_log(path: Union[str, Path]) -> TrainingLog:
         InputError: there is no such path, or no metrics in it.
     """
     found = find_log(path)
-    log = parse_log(_read(found))
+    if found.is_dir():
+        log = TrainingLog()
+        for split, point in read_scalars(found):
+            log.add(split, point)
+    else:
+        log = parse_log(_read(found))
     if not log.points:
         raise InputError(f"{found}: no metrics of fairseq in it; train with --log-format json")
     return log
@@ -101,9 +112,7 @@ def parse_log(text: str) -> TrainingLog:
     for line in text.splitlines():
         parsed = parse_line(line)
         if parsed is not None:
-            split, point = parsed
-            point["minutes"] = _minutes(log, split, point)
-            log.add(split, point)
+            log.add(*parsed)
     return log
 
 

@@ -1,5 +1,6 @@
 """``--log-dynamics`` and what TensorBoard gets to see of the units; it registers nothing."""
 
+import atexit
 import functools
 import os
 from dataclasses import dataclass, field
@@ -152,7 +153,6 @@ class DynamicsLog:
             values = values[values.isfinite()]
             if len(values):
                 self._writer.add_histogram(prefix + name, values.cpu().numpy(), updates)
-        self._writer.flush()
 
     @functools.cached_property
     def _writer(self) -> Any:
@@ -160,7 +160,9 @@ class DynamicsLog:
         if self.tensorboard is None or SummaryWriter is None:
             return None
         folder = os.path.join(self.tensorboard, "train_inner")
-        return SummaryWriter(folder, filename_suffix=".dynamics")
+        writer = SummaryWriter(folder, filename_suffix=".dynamics")
+        atexit.register(writer.close)  # it writes in a thread
+        return writer
 
 
 def _sum_over_batch(values: Tensor) -> Tensor:
