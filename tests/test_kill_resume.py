@@ -10,8 +10,10 @@ import subprocess
 import sys
 
 import pytest
+import summary_corpus
 import torch
 from conftest import ROOT, USER_DIR
+from test_babi_qa import prepare as prepare_babi
 
 UPDATES = 12
 SAVE = ["--save-interval-updates", 3, "--keep-interval-updates", 1, "--max-update", UPDATES]
@@ -35,13 +37,48 @@ MODELS = {
         "memory_accuracy", "--optimizer", "rmsprop", "--lr", 0.01, "--batch-size", 8,
         "--train-examples", 40, "--valid-examples", 8,
     ],
+    "fs_rum": [
+        "--task", "stateful_language_modeling", "--arch", "fs_rum", "--fast-cells", 2,
+        "--decoder-hidden-size", 8, "--slow-hidden-size", 10, "--decoder-embed-dim", 6,
+        "--dropout", 0.2, "--lstm-zoneout", 0.1, "--rum-zoneout", 0.1, "--rum-lambda", 1,
+        "--criterion", "bits_per_token", "--optimizer", "adam", "--lr", 0.01, "--batch-size", 4,
+        "--tokens-per-sample", 25,
+    ],
+    "pointer_gen_rum": [
+        "--task", "rum_summarization", "--arch", "pointer_gen_rum", "--coverage", "--rum-zoneout",
+        0.1, "--decoder-rnn-unit", "rum", "--embed-dim", 8, "--encoder-hidden-size", 8,
+        "--decoder-hidden-size", 8, "--criterion", "pointer_coverage_loss", "--optimizer",
+        "rum_adagrad", "--lr", 0.1, "--batch-size", 7,
+    ],
+    "babi_qa": [
+        "--task", "babi_qa", "--arch", "rum_qa", "--embed-dim", 8, "--hidden-size", 8, "--dropout",
+        0.2, "--rum-lambda", 1, "--rum-zoneout", 0.1, "--criterion", "answer_accuracy",
+        "--optimizer", "adam", "--lr", 0.01, "--batch-size", 16,
+    ],
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def commands(char_data):
+def summary_data(tmp_path_factory):
+    pairs = summary_corpus.make_pairs(40)
+    folder = tmp_path_factory.mktemp("summaries")
+    return summary_corpus.prepare(folder, pairs, "--vocabulary", 24, valid=pairs)
+
+
+@pytest.fixture(scope="module")
+def babi_data(tmp_path_factory):
+    return prepare_babi(tmp_path_factory.mktemp("babi"))
+
+
+@pytest.fixture(scope="module")
+def commands(char_data, summary_data, babi_data):
     """Model -> the options of fairseq-train without --save-dir."""
-    data = {"rum_lm": [char_data]}
+    data = {
+        "rum_lm": [char_data],
+        "fs_rum": [char_data],
+        "pointer_gen_rum": [summary_data],
+        "babi_qa": [babi_data],
+    }
     return {
         name: [str(x) for x in (*data.get(name, []), *COMMON, *options, *SAVE)]
         for name, options in MODELS.items()
