@@ -79,6 +79,20 @@ GROUPS = (
         ),
     ),
     Group(
+        "position",
+        "Sentence level, 10,000 questions, sentences with position encoding",
+        "en-10k",
+        ALL,
+        tuple(
+            Model(f"{name}-position", label, f"{options} --sentence-embedding position")
+            for name, label, options in (
+                ("rum1", "RUM lambda=1", RUM1),
+                ("rum1-dot", "RUM lambda=1, attention", f"{RUM1} --attention dot"),
+                ("lstm", "LSTM", "--rnn-unit lstm"),
+            )
+        ),
+    ),
+    Group(
         "small",
         "Sentence level, 1,000 questions: not to be compared with the paper's results",
         "en",
@@ -103,6 +117,9 @@ GROUPS = (
 )
 
 
+BY_DEFAULT = ("sentence", "tanh", "word", "small")
+
+
 @dataclass(frozen=True)
 class Run:
     """One model on one task."""
@@ -122,7 +139,7 @@ def all_runs(options: argparse.Namespace) -> List[Run]:
     return [
         Run(group.size, model, task)
         for group in GROUPS
-        if not options.groups or group.name in options.groups
+        if group.name in (options.groups or BY_DEFAULT)
         for task in group.tasks
         if not options.tasks or task in options.tasks
         for model in group.models

@@ -161,7 +161,9 @@ def parse_arguments(argv: Optional[Sequence[str]] = None) -> argparse.Namespace:
     names = sorted({model.name for group in GROUPS for model in group.models})
     groups = [group.name for group in GROUPS]
     parser.add_argument("--babi", type=Path, metavar="DIR", help="with the folders en and en-10k")
-    parser.add_argument("--groups", nargs="+", choices=groups, help="these tables (default: all)")
+    parser.add_argument(
+        "--groups", nargs="+", choices=groups, help="these tables (default: all but position)"
+    )
     parser.add_argument("--models", nargs="+", choices=names, metavar="NAME", help=", ".join(names))
     parser.add_argument("--tasks", nargs="+", type=int, choices=ALL, metavar="N", help="1 to 20")
     parser.add_argument("--list", action="store_true", help="print the commands, run nothing")
