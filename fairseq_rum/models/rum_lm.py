@@ -14,7 +14,7 @@ from fairseq.modules import AdaptiveSoftmax
 from omegaconf import II
 from torch import Tensor, nn
 
-from fairseq_rum.cells import GRUCell, LSTMCell
+from fairseq_rum.cells import LSTMCell, RecurrentCell
 from fairseq_rum.config import UnitConfig, build_unit, check_units
 from fairseq_rum.data.carried_state import CarriedState
 from fairseq_rum.data.encoders import codec_encoder_name
@@ -100,9 +100,9 @@ class RumLanguageModel(FairseqLanguageModel):
         if not 0.0 <= cfg.dropout < 1.0:
             raise InputError(f"--dropout must lie in [0, 1), got {cfg.dropout}")
         model = cls(RecurrentDecoder(cfg, task.source_dictionary, task.target_dictionary))
-        if cfg.orthogonal_kernels and not orthogonal_kernels_(model):
-            if not preset.orthogonal_kernels:
-                raise InputError("--orthogonal-kernels: this model has neither LSTM nor GRU units")
+        found = orthogonal_kernels_(model) if cfg.orthogonal_kernels else 0
+        if cfg.orthogonal_kernels and not found and not preset.orthogonal_kernels:
+            raise InputError("--orthogonal-kernels: this model has neither LSTM nor GRU units")
         return model
 
     @classmethod
@@ -283,22 +283,23 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
 
 
 def orthogonal_kernels_(model: nn.Module) -> int:
-    """Start LSTM and GRU as the reference code of the Fast-Slow RNN does, in place.
+    """Start LSTM and GRU as the reference code of the Fast-Slow RNN does its LSTM, in place.
 
     Each of the two kernels is orthogonal as one matrix, the biases are zero; the forget gate's is
-    1, which layer normalization would take out again: with it, 1 is in the shift after it.
+    1, which layer normalization would take out again: with it, 1 is in the shift after it. Units
+    with a start of their own keep it.
 
     Returns:
         How many units there were.
     """
-    cells = [cell for cell in model.modules() if isinstance(cell, (LSTMCell, GRUCell))]
+    cells = [c for c in model.modules() if isinstance(c, RecurrentCell) and c.starts_uniform]
     for cell in cells:
         for name, parameter in cell.named_parameters():
             if name.startswith("weight_"):
                 nn.init.orthogonal_(parameter)
             elif name.startswith("bias_"):
                 nn.init.zeros_(parameter)
-        if isinstance(cell, LSTMCell) and cell.bias_ih is not None and not cell.layer_norm:
+        if isinstance(cell, LSTMCell) and not cell.layer_norm:
             nn.init.ones_(cell.bias_ih[cell.hidden_size : 2 * cell.hidden_size])
     return len(cells)
 
