@@ -1,15 +1,14 @@
 """examples/memory_runs.py: the list of runs, and a small one from start to table."""
 
-import contextlib
 import importlib.util
 import json
-import logging
 import shlex
 import subprocess
 import sys
 
+import in_process
 import pytest
-from conftest import ROOT, USER_DIR, run_fairseq
+from conftest import ROOT, USER_DIR
 
 from fairseq_rum.config import build_unit, check_units
 
@@ -71,14 +70,7 @@ def mostly_in_process(monkeypatch):
         calls.append(command)
         if len(calls) == 1:
             return real(command, output, threads, lock)
-        root = logging.getLogger()
-        with open(output, "a", encoding="utf-8") as file, contextlib.redirect_stdout(file):
-            before = list(root.handlers)
-            root.addHandler(logging.StreamHandler(file))
-            root.setLevel(logging.INFO)
-            run_fairseq(command[0][len("fairseq-") :], *command[1:])
-            root.handlers[:] = before  # fairseq-validate leaves one that writes to the file
-        return 0
+        return in_process.execute(command, output, threads, lock)
 
     monkeypatch.setattr(memory_runs, "execute", execute)
 
@@ -152,7 +144,7 @@ def test_unknown_names(capsys):
 
 
 def test_baselines_with_too_few_updates_are_named(tmp_path):
-    """At least the larger of 2,000 updates and three times those of RUM, once that has solved it."""
+    """At least the larger of 2,000 updates and three times those of RUM, once it has solved it."""
     task = memory_runs.recall()
     assert memory_runs._fairness(task, "t30", tmp_path) == ""
     for name, status, updates in (
