@@ -395,22 +395,26 @@ def test_coverage_from_the_first_update_warns_once(data, tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    "extra, message",
+    "options, message",
     [
-        (["--encoder-rnn-unit", "lsmt"], "--encoder-rnn-unit: unknown unit 'lsmt'"),
-        (["--decoder-rnn-unit", "lsmt"], "--decoder-rnn-unit: unknown unit 'lsmt'"),
-        (["--gru-layer-norm"], "--gru-layer-norm is an option of unit 'gru'"),
-        (["--rum-eta", -1], "eta must be positive"),
-        (["--embed-dim", 0], "--embed-dim must be at least 1, got 0"),
-        (["--decoder-hidden-size", -3], "--decoder-hidden-size must be at least 1"),
-        (["--coverage-loss-weight", -1], "--coverage-loss-weight must be at least 0"),
-        (["--adagrad-initial-accumulator", -1], "--adagrad-initial-accumulator must be"),
-        (["--rnn-backend", "cpp"], "unit 'lstm' has none"),
+        ({"encoder_rnn_unit": "lsmt"}, "--encoder-rnn-unit: unknown unit 'lsmt'"),
+        ({"decoder_rnn_unit": "lsmt"}, "--decoder-rnn-unit: unknown unit 'lsmt'"),
+        ({"gru_layer_norm": True}, "--gru-layer-norm is an option of unit 'gru'"),
+        ({"rum_eta": -1.0}, "eta must be positive"),
+        ({"embed_dim": 0}, "--embed-dim must be at least 1, got 0"),
+        ({"decoder_hidden_size": -3}, "--decoder-hidden-size must be at least 1"),
+        ({"rnn_backend": "cpp"}, "unit 'lstm' has none"),
     ],
 )
-def test_bad_options(data, tmp_path, extra, message):
+def test_bad_options(data, options, message):
     with pytest.raises(InputError, match=message):
-        run_fairseq("train", *train_arguments(data, tmp_path, *extra, "--max-update", 1))
+        build_model(build_task(data), **options)
+
+
+def test_bad_weight(data, tmp_path):
+    command = train_arguments(data, tmp_path, "--coverage-loss-weight", -1, "--max-update", 1)
+    with pytest.raises(InputError, match="--coverage-loss-weight must be at least 0, got -1"):
+        run_fairseq("train", *command)
 
 
 def test_what_copying_needs(plain, tmp_path):
