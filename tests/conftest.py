@@ -1,5 +1,6 @@
 """Small real data, and fairseq's commands run in this process (each takes 5 s to start outside)."""
 
+import contextlib
 import logging
 import os
 import sys
@@ -80,6 +81,20 @@ def char_data(tmp_path_factory):
     return destination
 
 
+@contextlib.contextmanager
+def log_file(folder):
+    """For ``--log-file``: its path, and the end of what fairseq keeps open in this process."""
+    log = logging.getLogger("fairseq.logging.progress_bar")
+    log.setLevel(logging.INFO)
+    folder.mkdir(exist_ok=True)
+    try:
+        yield folder / "log.json"
+    finally:
+        for handler in list(log.handlers):  # one for every epoch
+            log.removeHandler(handler)
+            handler.close()
+
+
 def recall_arguments(folder, *options):
     """Of ``fairseq-train``: a small model on recall, five updates, with log and checkpoint."""
     return [
@@ -100,12 +115,8 @@ def recall_run(tmp_path_factory):
     def run(*options):
         if options not in runs:
             folder = tmp_path_factory.mktemp("recall")
-            log = logging.getLogger("fairseq.logging.progress_bar")
-            log.setLevel(logging.INFO)
-            run_fairseq("train", *recall_arguments(folder, *options))
-            for handler in list(log.handlers):  # fairseq opens one for every epoch, and keeps it
-                log.removeHandler(handler)
-                handler.close()
+            with log_file(folder):
+                run_fairseq("train", *recall_arguments(folder, *options))
             runs[options] = folder
         return runs[options]
 

@@ -5,10 +5,12 @@ import math
 
 import pytest
 import torch
+from conftest import USER_DIR, log_file, run_fairseq
 
 from fairseq_rum.data.dynamics_log import DYNAMICS_FILE, dynamics_line, read_dynamics
 from fairseq_rum.data.training_log import read_log
 from fairseq_rum.errors import InputError
+from fairseq_rum.layers.probe import Probe, probe
 from fairseq_rum.tasks import dynamics
 
 RUM = ("--rnn-unit", "rum", "--rum-lambda", "1", "--rum-zoneout", 0.2, "--log-interval", 2)
@@ -112,3 +114,75 @@ def test_the_file(tmp_path):
             read_dynamics(path)
     with pytest.raises(InputError, match="absent: No such file"):
         read_dynamics(tmp_path / "absent")
+
+
+def train_twice(tmp_path, *arguments):
+    """Weights with and without ``--log-dynamics``, and what the run with it logged."""
+    folders = [tmp_path / name for name in ("without", "with")]
+    for folder, extra in zip(folders, ([], ["--log-dynamics"])):
+        with log_file(folder) as log:
+            run_fairseq("train", *arguments, "--log-format", "json", "--log-file", log,
+                        "--log-interval", 2, "--save-dir", folder, *extra)  # fmt: skip
+    first, second = map(weights, folders)
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
+    return read_log(folders[1]), read_dynamics(folders[1] / DYNAMICS_FILE)
+
+
+def test_language_models_with_carried_state(char_data, tmp_path):
+    """Looking does not move the state that goes from window to window."""
+    log, steps = train_twice(
+        tmp_path, char_data, "--user-dir", USER_DIR, "--task", "stateful_language_modeling",
+        "--arch", "rum_lm", "--decoder-hidden-size", 6, "--decoder-embed-dim", 4, "--batch-size",
+        8, "--tokens-per-sample", 10, "--optimizer", "adam", "--lr", 0.01, "--max-update", 5,
+        "--cpu", "--num-workers", 0, "--dropout", 0.3, "--disable-validation",
+    )  # fmt: skip
+    assert list(steps) == [2, 4] and len(steps[2][""]["gradient"]) == 10
+    assert log.series("train_inner", "cos_theta")[0] == [2, 4]
+
+
+def test_summarization(tmp_path):
+    """p_gen, and steps of the decoder after the end of a summary, which only the model knows."""
+    from summary_corpus import make_pairs, prepare, train_arguments
+
+    pairs = make_pairs(12)
+    pairs[1][0] += " after a very long time"
+    data = prepare(tmp_path, pairs, valid=pairs)
+    extra = ["--coverage", "--decoder-rnn-unit", "fast_slow", "--max-update", 4]
+    arguments = train_arguments(data, tmp_path, *extra)
+    seen, add_padding = [], Probe.pad
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Probe, "pad", lambda *a: seen.append(a[2]) or add_padding(*a))
+        log, steps = train_twice(tmp_path, *arguments)
+    assert any(mask.any() for mask in seen)
+    metrics = log.metrics("train_inner")
+    for name in ("p_gen", "coverage_penalty", "decoder.slow/cos_theta", "encoder.1/h_last_norm"):
+        assert name in metrics
+    updates, values = log.series("train_inner", "p_gen")
+    assert updates == [2, 4] and all(0 < value < 1 for value in values)
+    for record in steps.values():
+        assert set(record) == {"encoder.0", "encoder.1", "decoder", "decoder.fast.0",
+                               "decoder.fast.1", "decoder.slow"}  # fmt: skip
+
+
+def test_questions(tmp_path):
+    """A story's padding is known to the model, not to its units."""
+    from test_babi_qa import SMALL, arguments, prepare
+
+    data = prepare(tmp_path)
+    options = (*SMALL, "--level", "word", "--max-update", 4, "--disable-validation")
+    log, steps = train_twice(tmp_path, *arguments(data, tmp_path, *options))
+    assert list(steps) == [2, 4]
+    assert 0 < log.last("h_last_norm")
+
+
+def test_padding_of_stories(tmp_path):
+    from test_babi_qa import build, prepare
+
+    task, model = build(prepare(tmp_path), "--level", "word")
+    tokens = torch.full((2, 9), task.words.pad())
+    tokens[0, :5], tokens[1] = 5, 6
+    tokens[0, [2, 4]] = tokens[1, [3, 8]] = task.words.eos()
+    with probe(model) as found:
+        model(src_tokens=tokens, src_lengths=torch.tensor([5, 9]))
+    (seen,) = found.series().values()
+    assert seen["h_norm"].isnan().tolist() == [[False] * 5 + [True] * 4, [False] * 9]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import ExitStack, contextmanager
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
@@ -52,10 +53,18 @@ class Probe:
 
     Attributes:
         traces: what was recorded, by the module name of the unit.
+        reported: what the model added of its own, name -> ``(B, T)``, nan where padded.
     """
 
     def __init__(self) -> None:
         self.traces: Dict[str, _Trace] = {}
+        self.reported: Dict[str, Tensor] = {}
+
+    def pad(self, unit: str, padding_mask: Tensor) -> None:
+        """Tell which steps of the last pass of a unit, and those in it, are padding: ``(B, T)``."""
+        for name, trace in self.traces.items():
+            if name == unit or name.startswith(f"{unit}."):
+                trace.passes[-1] = trace.passes[-1]._replace(padding_mask=padding_mask)
 
     def series(self) -> Dict[str, Dict[str, Tensor]]:
         """What was seen, step by step.
@@ -96,8 +105,12 @@ def probe(model: nn.Module, gradients: bool = False) -> Iterator[Probe]:
     """Record what the units of a model do inside this context.
 
     Every layer runs the readable loop, of which any unit's steps can be seen; a unit that a model
-    steps by itself is seen too, but there no padding is known. Nothing is left in the model
-    afterwards, and a model that isn't probed does no work for it.
+    steps by itself is seen too. Nothing is left in the model afterwards, and a model that isn't
+    probed does no work for it.
+
+    A model with a method ``report_to(probe, inputs, output)`` is asked after each of its passes,
+    ``inputs`` being its arguments by name. There it says by :meth:`Probe.pad` what only it knows to
+    be padding, and adds to :attr:`Probe.reported`.
 
     Args:
         model: any module with recurrent units in it.
@@ -119,6 +132,9 @@ def probe(model: nn.Module, gradients: bool = False) -> Iterator[Probe]:
                 trace = found.traces[name] = _Trace()
                 module.step = _watched(module, trace, gradients)
                 undo.callback(delattr, module, "step")
+            elif hasattr(module, "report_to"):
+                hook = module.register_forward_hook(_report(found), with_kwargs=True)
+                undo.callback(hook.remove)
         for name, module in modules:
             if isinstance(module, RecurrentLayer):
                 prefix = f"{name}." if name else ""
@@ -180,3 +196,14 @@ def _begin(traces: List[_Trace]) -> Callable:
             trace.passes.append(_Pass(len(trace.steps), layer.reverse, mask))
 
     return begin
+
+
+def _report(found: Probe) -> Callable:
+    """A hook for the end of a model's pass."""
+
+    def report(module: nn.Module, args: Tuple[Any, ...], kwargs: Dict[str, Any], out: Any) -> None:
+        inputs = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+        with torch.no_grad():
+            module.report_to(found, inputs, out)
+
+    return report

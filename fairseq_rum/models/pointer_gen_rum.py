@@ -16,7 +16,9 @@ from fairseq_rum.config import UnitConfig, build_unit, check_units
 from fairseq_rum.data.unknown_words import count_markers
 from fairseq_rum.errors import InputError
 from fairseq_rum.layers import StackedRecurrent
+from fairseq_rum.layers.probe import Probe
 from fairseq_rum.models.pointer_decoder import PointerDecoder
+from fairseq_rum.modules.coverage_attention import coverage_penalty
 from fairseq_rum.modules.initialization import uniform_units_
 from fairseq_rum.modules.marker_embedding import MarkerEmbedding
 from fairseq_rum.modules.state_bridge import vector_parts
@@ -147,6 +149,17 @@ class PointerGenerator(FairseqEncoderDecoderModel):
         return self.decoder(
             prev_output_tokens, encoder_out, target=target, features_only=features_only
         )
+
+    def report_to(self, probe: Probe, inputs: Dict[str, Any], output: Any) -> None:
+        """p_gen of every word and, with coverage, its part of the coverage loss."""
+        padded = inputs["prev_output_tokens"].eq(self.decoder.padding_idx)
+        probe.pad("decoder.unit", padded)
+        _, extra = output
+        seen = {"p_gen": torch.sigmoid(extra["gate"].float())}
+        if extra["coverage"]:
+            seen["coverage_penalty"] = coverage_penalty(extra["attn"][0])
+        for name, values in seen.items():
+            probe.reported[name] = values.masked_fill(padded, float("nan"))
 
     def set_num_updates(self, num_updates: int) -> None:
         """Called by fairseq before each update: warn of coverage in a model that is untrained."""

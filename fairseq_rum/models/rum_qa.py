@@ -1,7 +1,7 @@
 """``rum_qa``: answers questions about stories with recurrent layers of any unit."""
 
 from dataclasses import dataclass, field
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fairseq_rum.config import UnitConfig, build_unit, check_units
 from fairseq_rum.errors import InputError
 from fairseq_rum.layers import StackedRecurrent
+from fairseq_rum.layers.probe import Probe
 from fairseq_rum.models.dictionary_check import DictionaryCheck
 from fairseq_rum.modules.sentence_attention import ATTENTIONS, SentenceAttention
 from fairseq_rum.modules.sentence_embedding import SENTENCE_EMBEDDINGS, embed_sentences
@@ -161,6 +162,15 @@ class RumQa(BaseFairseqModel):
             features, weights = self.attention(features, states, is_sentence, _pick(x, last))
         features = F.dropout(features, self.dropout, self.training)
         return self.output_projection(features), weights
+
+    def report_to(self, probe: Probe, inputs: Dict[str, Any], output: Any) -> None:
+        """Which steps come after the question: the units are not told."""
+        x, lengths, question_lengths = self._inputs(inputs["src_tokens"], inputs["src_lengths"])
+        if self.fill_to is not None:
+            x, lengths = self._fill_up(x, lengths, question_lengths)
+        steps = torch.arange(x.shape[1], device=x.device)
+        for unit in probe.traces:
+            probe.pad(unit, steps >= lengths.unsqueeze(1))
 
     def _inputs(self, tokens: Tensor, lengths: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
         """Inputs of the unit ``(B, T, E)``, steps of each row, and those of its question."""

@@ -5,7 +5,6 @@ from typing import Any, Optional
 
 from fairseq.data import Dictionary
 from fairseq.data.iterators import EpochBatchIterator
-from fairseq.dataclass import FairseqDataclass
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II
 
@@ -17,10 +16,11 @@ from fairseq_rum.data.question_answering import (
 )
 from fairseq_rum.errors import InputError
 from fairseq_rum.tasks.divergence import StopsWhenDiverging
+from fairseq_rum.tasks.dynamics import DynamicsConfig, LogsDynamics
 
 
 @dataclass
-class BabiQaConfig(FairseqDataclass):
+class BabiQaConfig(DynamicsConfig):
     """Options of ``babi_qa``."""
 
     data: Optional[str] = field(
@@ -30,7 +30,7 @@ class BabiQaConfig(FairseqDataclass):
 
 
 @register_task("babi_qa", dataclass=BabiQaConfig)
-class BabiQaTask(StopsWhenDiverging, FairseqTask):
+class BabiQaTask(LogsDynamics, StopsWhenDiverging, FairseqTask):
     """Answer questions about stories, as the bAbI tasks ask them.
 
     An example is a story and its question as one sequence of words, with an end to each sentence:

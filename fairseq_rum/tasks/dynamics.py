@@ -48,14 +48,16 @@ class LogsDynamics:
     - ``cos_theta``, ``update_gate``: means over the batch and its steps, where the unit has them;
     - ``h_norm``: the same of the norm of the hidden state; ``h_last_norm``: that at the last step.
 
+    A model may add its own, such as ``p_gen``.
+
     TensorBoard gets them as histograms too. The process of rank 0 looks at its own batch.
     """
 
     @functools.cached_property
     def dynamics(self) -> Optional["DynamicsLog"]:
         """Where it goes; None if it is off."""
-        # omegaconf is slow, and this is asked for in every update.
-        cfg = self.cfg  # type: ignore[attr-defined]
+        # Once: omegaconf is slow. The language modeling task has its options in another place.
+        cfg = self.cfg or self.args  # type: ignore[attr-defined]
         if not cfg.log_dynamics and not cfg.tensorboard_logdir:
             return None
         if dist.is_available() and dist.is_initialized() and dist.get_rank() != 0:
@@ -123,7 +125,11 @@ class DynamicsLog:
         if self.path is not None:
             self._write(updates, seen)
         for label, quantities in seen.items():
-            self._log(f"{label}/" if label else "", quantities, updates)
+            quantities.pop("gradient", None)
+            prefix = f"{label}/" if label else ""
+            self._log(prefix, quantities, updates)
+            self._scalar(f"{prefix}h_last_norm", last_step(quantities["h_norm"]))
+        self._log("", found.reported, updates)
 
     def _write(self, updates: int, seen: Dict[str, Dict[str, Tensor]]) -> None:
         steps = {
@@ -142,17 +148,17 @@ class DynamicsLog:
             raise InputError(f"{self.path}: {error.strerror}") from error
 
     def _log(self, prefix: str, quantities: Dict[str, Tensor], updates: int) -> None:
-        scalars = {n: v.nanmean() for n, v in quantities.items() if n != "gradient"}
-        scalars["h_last_norm"] = last_step(quantities["h_norm"]).nanmean()
-        for name, value in scalars.items():
-            metrics.log_scalar(prefix + name, value.item(), priority=500, round=4)
-        if self._writer is None:
-            return
-        for name in scalars.keys() & quantities.keys():
-            values = quantities[name].flatten()
+        """Means for fairseq's log, which TensorBoard gets too, and histograms for TensorBoard."""
+        for name, values in quantities.items():
             values = values[values.isfinite()]
-            if len(values):
+            if not len(values):
+                continue
+            self._scalar(prefix + name, values)
+            if self._writer is not None:
                 self._writer.add_histogram(prefix + name, values.cpu().numpy(), updates)
+
+    def _scalar(self, name: str, values: Tensor) -> None:
+        metrics.log_scalar(name, values.nanmean().item(), priority=500, round=4)
 
     @functools.cached_property
     def _writer(self) -> Any:

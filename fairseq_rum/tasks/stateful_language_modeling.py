@@ -11,7 +11,7 @@ from fairseq import utils
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import get_available_dataset_impl
 from fairseq.data.iterators import EpochBatchIterator
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from omegaconf import II
@@ -25,12 +25,13 @@ from fairseq_rum.data.indexed import load_split
 from fairseq_rum.data.token_stream import StreamWindows, TokenStream
 from fairseq_rum.errors import InputError
 from fairseq_rum.tasks.divergence import StopsWhenDiverging
+from fairseq_rum.tasks.dynamics import DynamicsConfig, LogsDynamics
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
-class StatefulLanguageModelingConfig(FairseqDataclass):
+class StatefulLanguageModelingConfig(DynamicsConfig):
     """Options of ``stateful_language_modeling``."""
 
     data: Optional[str] = field(
@@ -49,7 +50,7 @@ class StatefulLanguageModelingConfig(FairseqDataclass):
 
 
 @register_task("stateful_language_modeling", dataclass=StatefulLanguageModelingConfig)
-class StatefulLanguageModelingTask(StopsWhenDiverging, LanguageModelingTask):
+class StatefulLanguageModelingTask(LogsDynamics, StopsWhenDiverging, LanguageModelingTask):
     """Train a language model on contiguous streams, its state carried between windows.
 
     A split is cut into as many streams as a batch has rows (``--batch-size``, in every
