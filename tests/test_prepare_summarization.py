@@ -14,10 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_rum.cli.main import main
+from fairseq_rum.data.generated import read_generated
 from fairseq_rum.data.sentences import split_sentences
-from fairseq_rum.data.summaries import Pair
+from fairseq_rum.data.summaries import (
+    Pair,
+    read_aligned,
+    read_csv,
+    read_json_lines,
+    read_story,
+)
 from fairseq_rum.data.summary_text import SummaryText
 from fairseq_rum.data.unknown_words import UnknownWords, marked_words, side_file, unmark
+from fairseq_rum.errors import InputError
 
 WORDS = "the owl sat on a mat and saw the moon .".split()
 
@@ -366,7 +374,7 @@ BAD_INPUT = {
     "not an object": bad(*JSON, json="[1]", message="{}/json, line 2: not a JSON object"),
     "no field": bad(
         *JSON, json='{"source": "a", "summary": "b"}',
-        message="{}/json, line 2: no field 'target', there are source, summary",
+        message="{}/json, line 2: no field 'target', there are 'source', 'summary'",
     ),
     "field of numbers": bad(
         *JSON, json='{"source": ["a", 1], "target": "b"}',
@@ -382,7 +390,7 @@ BAD_INPUT = {
     ),
     "no column": bad(
         *CSV, table="id,source\n1,a\n",
-        message="{}/table: not one column 'target', the first row has id, source",
+        message="{}/table: not one column 'target', the first row has 'id', 'source'",
     ),
     "column twice": bad(
         *CSV, table="source,target,target\n", message="{}/table: not one column 'target', the first"
@@ -478,6 +486,78 @@ def test_bad_input(tmp_path, capsys, name):
         "fairseq-rum: error: " + message.replace("{}", str(tmp_path)).replace("{sha}", SHA)
     )
     assert sorted(tmp_path.rglob("*")) == names
+
+
+PIECES = [
+    *(
+        b"a",
+        b" ",
+        b"\n",
+        b"\r",
+        b"\t",
+        b",",
+        b'"',
+        b"\\",
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b":",
+        b"\0",
+        b"\xff",
+    ),
+    *(
+        b"\xef\xbb\xbf",
+        b'"source"',
+        b'"target"',
+        b"source,target\n",
+        b"@highlight\n",
+        b"null",
+        b"\\n",
+        b"1e999",
+    ),
+    *(
+        b"H-0\t1\ta\n",
+        b"T-0\t",
+        b"S-1\t",
+        b"\\ud83e",
+        "\u2028\u00e9".encode(),
+        b'{"source": "a", "target": [',
+    ),
+]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.sampled_from(PIECES) | st.binary(max_size=4), max_size=12).map(b"".join))
+def test_any_bytes_are_read_or_refused(data):
+    """Whatever a file holds, a reader yields strings or raises one sentence that names the file."""
+    with tempfile.TemporaryDirectory() as name:
+        path = str(Path(name, "file"))
+        Path(path).write_bytes(data)
+        for read in (
+            lambda: list(read_aligned(path, path)),
+            lambda: list(read_json_lines(path, "source", "target")),
+            lambda: list(read_csv(path, "source", "target")),
+            lambda: [read_story(path)],
+        ):
+            try:
+                pairs = read()
+            except InputError as error:
+                assert path in str(error) and "\n" not in str(error)
+            else:
+                for pair in pairs:
+                    for text in (*pair.source, *pair.targets):
+                        assert "\n" not in SummaryText("none").preprocess(text)
+                        text.encode("utf-8")
+        for load in (
+            lambda: read_generated(path),
+            lambda: UnknownWords.load(path, 1),
+            lambda: SummaryText.load(path),
+        ):
+            try:
+                load()
+            except InputError as error:
+                assert path in str(error) and "\n" not in str(error)
 
 
 def test_rows_that_fairseq_loses_are_noticed(tmp_path, monkeypatch):

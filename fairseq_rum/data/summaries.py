@@ -181,7 +181,7 @@ def read_json_lines(path: str, source: str, target: str) -> Iterator[Pair]:
 def _strings(record: dict[str, Any], name: str, where: str) -> list[str]:
     """A field that is a string or a list of strings, as a list."""
     if name not in record:
-        have = ", ".join(sorted(record))
+        have = ", ".join(map(repr, sorted(record)))
         raise InputError(f"{where}: no field {name!r}, there are {have}"[:500])
     value = record[name]
     values = value if isinstance(value, list) else [value]
@@ -213,7 +213,7 @@ def read_csv(path: str, source: str, target: str, delimiter: str = ",") -> Itera
         header = next(rows, [])
         for name in (source, target):
             if header.count(name) != 1:
-                have = ", ".join(header)
+                have = ", ".join(map(repr, header))
                 raise InputError(f"{path}: not one column {name!r}, the first row has {have}"[:500])
         columns = header.index(source), header.index(target)
         for row in rows:
