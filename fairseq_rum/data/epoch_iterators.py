@@ -7,6 +7,37 @@ from typing import Any, Callable, Dict, Sequence, Tuple
 from fairseq.data import FairseqDataset
 from fairseq.data.iterators import EpochBatchIterator
 
+from fairseq_rum.errors import InputError
+
+
+class ShardedBatchIterator(EpochBatchIterator):
+    """Continues an epoch with another number of data-parallel processes, too.
+
+    fairseq counts the batches of one process: resumed with fewer or more of them it would train on
+    batches twice, or leave some out.
+    """
+
+    def state_dict(self) -> Dict[str, Any]:
+        """fairseq's position within the epoch, and of how many processes it is one's."""
+        return {**super().state_dict(), "num_shards": self.num_shards}
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Continue after the batches that all processes together have seen.
+
+        Raises:
+            InputError: the present processes cannot share what is left equally.
+        """
+        processes = state_dict.get("num_shards", self.num_shards)
+        each = state_dict["iterations_in_epoch"]
+        done, rest = divmod(each * processes, self.num_shards)
+        if rest:
+            raise InputError(
+                f"the checkpoint was saved within an epoch, after {each} batches in each of "
+                f"{processes} processes, which {self.num_shards} processes cannot go on from: use "
+                "as many as then, or --reset-dataloader to start the epoch anew"
+            )
+        super().load_state_dict({**state_dict, "iterations_in_epoch": done})
+
 
 class EpochIterators:
     """The iterators of a task, one for each dataset and each way to cut it into batches.
@@ -41,7 +72,7 @@ class EpochIterators:
         key = (dataset, *sizes, *options.values())
         known = self._known.get(key)
         if known is None or (training and known.next_epoch_idx != epoch):
-            known = self._known[key] = EpochBatchIterator(
+            known = self._known[key] = ShardedBatchIterator(
                 dataset=dataset,
                 collate_fn=dataset.collater,
                 batch_sampler=lambda dataset, epoch: batches(epoch),
