@@ -36,19 +36,25 @@ class _Times(nn.Module):
     def reset_parameters(self) -> None:
         """Draw a random unitary matrix."""
         size = self.centre.shape[0]
-        q, r = torch.linalg.qr(torch.randn(size, size, dtype=torch.complex128))
-        # QR isn't unique: with a positive diagonal of R, Q has the Haar distribution.
-        self.centre.copy_(torch.view_as_real(q * torch.sgn(r.diagonal())))
+        # The Haar distribution.
+        drawn = _unitary_part(torch.randn(size, size, dtype=torch.complex128))
+        self.centre.copy_(torch.view_as_real(drawn))
 
     def forward(self, near_identity: Tensor) -> Tensor:
         """``(N, N)`` -> ``(N, N)``."""
         centre = self.centre
         if centre.dtype in (torch.float16, torch.bfloat16):
             # Rounding to half precision has taken the matrix off the group: put it back.
-            centre = torch.linalg.qr(torch.view_as_complex(centre.float()))[0]
+            centre = _unitary_part(torch.view_as_complex(centre.float()))
         else:
             centre = torch.view_as_complex(centre)
         return centre @ near_identity
+
+
+def _unitary_part(matrix: Tensor) -> Tensor:
+    """Q of M = QR, made unique by a positive diagonal of R: M itself where M is unitary."""
+    q, r = torch.linalg.qr(matrix)
+    return q * torch.sgn(r.diagonal())
 
 
 class UnitaryMatrix(nn.Module):
