@@ -16,6 +16,7 @@ from typing import Any
 from fairseq_rum import __version__
 from fairseq_rum.cli import (
     ask,
+    attn_vis,
     babi_table,
     bench,
     plot_activations,
@@ -84,6 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_command(figures, "landscape", plot_landscape)
     _add_command(figures, "memory", plot_memory)
 
+    _add_command(commands, "attn-vis", attn_vis)
     _add_command(commands, "score", score)
     _add_command(commands, "ask", ask)
     _add_command(commands, "babi-table", babi_table)
