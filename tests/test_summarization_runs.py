@@ -44,7 +44,7 @@ def test_every_command_is_understood(tmp_path):
         model = convert_namespace_to_omegaconf(args).model
         assert model.decoder_rnn_unit == ("rum" if run.model in ("decrum", "allrum") else "lstm")
         assert model.encoder_rnn_unit == ("rum" if run.model in ("encrum", "allrum") else "lstm")
-        assert args.stop_time_hours == pytest.approx(0.2) and args.batch_size == 16
+        assert args.stop_time_hours == pytest.approx(0.2 * run.share) and args.batch_size == 16
         command = runs.generate_command(run, "data", "model.pt", "out", arguments)
         args = options.parse_args_and_arch(options.get_generation_parser(), command[1:])
         assert (args.beam, args.scoring) == (4, "rouge")
@@ -101,7 +101,7 @@ def small(tmp_path, monkeypatch):
     return [*folders, "--user-dir", USER_DIR, "--minutes", "0.05"]
 
 
-COVERAGE = [runs.Run("names-decrum-cov", "names", "decrum", "names-decrum", True)]
+COVERAGE = [runs.Run("names-decrum-cov", "names", "decrum", "names-decrum", True, 1 / 3)]
 
 
 def test_runs_from_start_to_table(small, tmp_path, capsys):

@@ -1,9 +1,10 @@
 """Runs the experiments on summarization one after the other, and writes their results.
 
-Every run trains for the same --minutes, each validation included, then writes summaries of the test
-split with beam search and scores them; the first sentence of each text is scored beside them. A run
-that was interrupted is resumed from its last checkpoint, one that is finished is skipped, and one
-that another process is at is left to it: to use two cores, start this twice.
+Every run trains for the same --minutes, each validation included (a quarter of them to overfit 50
+pairs), then writes summaries of the test split with beam search and scores them; the first sentence
+of each text is scored beside them. A run that was interrupted is resumed from its last checkpoint,
+one that is finished is skipped, and one that another process is at is left to it: to use two cores,
+start this twice.
 
 Corpora, checkpoints and fairseq's output go to --work, what is kept to --results: for each run its
 commands, seed, hardware, metrics and scores. The tables are written into README.md.
@@ -44,7 +45,6 @@ from summary_tables import write_tables  # noqa: E402
 # See et al. 2017: Adagrad with learning rate .15 and accumulators from .1, clipping at 2, batch 16.
 PROTOCOL = "--optimizer rum_adagrad --lr 0.15 --clip-norm 2.0 --batch-size 16"
 EVERY = 100  # updates between validations
-COVERAGE_SHARE = 1 / 3  # of --minutes, after a run without coverage
 ARCHS = {
     "lead": ("LSTM (LEAD)", "pointer_gen_lstm"),
     "encrum": ("encRUM", "pointer_gen_enc_rum"),
@@ -63,6 +63,7 @@ class Run:
         model: a key of :data:`ARCHS`.
         base: the run whose checkpoint it starts from.
         coverage: train on with coverage.
+        share: of --minutes.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Run:
     model: str
     base: str = ""
     coverage: bool = False
+    share: float = 1.0
 
     @property
     def label(self) -> str:
@@ -79,7 +81,7 @@ class Run:
 
 def all_runs() -> List[Run]:
     """The runs whose settings do not depend on the results of others, in their order."""
-    runs = [Run("names-decrum", "names", "decrum")]
+    runs = [Run("names-decrum", "names", "decrum", share=1 / 4)]
     runs += [Run(f"gigaword10k-{model}", "gigaword10k", model) for model in ARCHS]
     for corpus in ("docstrings", "scitldr-s2s", "scitldr-sh2s", "scitldr-s2t"):
         runs += [Run(f"{corpus}-{model}", corpus, model) for model in ("lead", "decrum")]
@@ -95,17 +97,20 @@ def coverage_runs(options: argparse.Namespace) -> List[Run]:
     if any(record.get("status") != "finished" for record in records.values()):
         return []
     best = sorted(bases, key=lambda run: records[run]["valid_loss"])[:2]
-    return [replace(run, name=f"{run.name}-cov", base=run.name, coverage=True) for run in best]
+    return [
+        replace(run, name=f"{run.name}-cov", base=run.name, coverage=True, share=1 / 3)
+        for run in best
+    ]
 
 
 def train_command(run: Run, data: str, save_dir: str, options: argparse.Namespace) -> List[str]:
     """The fairseq-train command of a run."""
-    hours = options.minutes / 60
+    hours = run.share * options.minutes / 60
     start = []
     if run.coverage:
         base = options.work / run.base / "checkpoint_best.pt"
         # fairseq goes on counting from the time that the checkpoint took.
-        hours = COVERAGE_SHARE * hours + training_seconds(base) / 3600
+        hours += training_seconds(base) / 3600
         start = ["--coverage", "--finetune-from-model", str(shown(base))]
     command = (
         f"fairseq-train {data} --user-dir {options.user_dir} --task rum_summarization "
