@@ -99,7 +99,7 @@ def test_damage_to_the_newer_form(tmp_path, dictionary, damage):
 
 @pytest.mark.parametrize("suffix", ["idx", "bin"])
 @given(data=st.data())
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_bytes_changed_at_random_are_found_or_harmless(tmp_path_factory, dictionary, suffix, data):
     """Nothing but InputError, and what loads can be read as symbols of the dictionary."""
     impl = data.draw(st.sampled_from(["mmap", "cached"]))

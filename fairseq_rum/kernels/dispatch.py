@@ -99,7 +99,7 @@ def run_sequence(
 
     Args:
         cell: the unit.
-        x: inputs, ``(B, T, N_x)``.
+        x: inputs, ``(B, T, N_x)``; without steps, T = 0, the state stays as it is.
         state: the state before the first step, batch in dimension 0.
         padding_mask: ``(B, T)``, True at padded steps: they leave the state as it is, and their
             output is zero.
@@ -115,6 +115,8 @@ def run_sequence(
     """
     if backend not in ("auto", "naive"):
         check_backend(cell.unit, backend)
+    if x.shape[1] == 0:
+        return state[0].new_empty((x.shape[0], 0, cell.hidden_size)), state
     if backend != "naive":
         backends = _KERNELS.get(cell.unit, {})
         names = list(backends)
