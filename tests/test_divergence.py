@@ -82,9 +82,12 @@ def test_gradients():
     Task(1.0).train_step({}, model, None, None, 0, True)  # a step that only warms up
 
     class Scaled:
-        scaler = None
+        def __init__(self, enabled):
+            self.scaler = torch.amp.GradScaler("cpu", enabled=enabled)
 
-    Task(1.0).train_step({}, model, None, Scaled(), 0)  # fairseq lowers the scale
+    Task(1.0).train_step({}, model, None, Scaled(True), 0)  # fairseq lowers the scale
+    with pytest.raises(DivergenceError, match="update 1: the gradient of bias is not finite"):
+        Task(1.0).train_step({}, model, None, Scaled(False), 0)  # --amp on the CPU
 
 
 def test_advice_names_what_is_off():

@@ -30,7 +30,7 @@ class PointerDictionary(Dictionary):
 
     def __init__(self, **kwargs: object) -> None:
         super().__init__(**kwargs)
-        self.capacity = 20000
+        self.capacity = 5000
         self._index_of: OrderedDict[str, int] = OrderedDict()
         self._word_of: dict[int, str] = {}
         self._given = 0

@@ -45,7 +45,7 @@ class StopsWhenDiverging:
             problem = f"the loss is {loss}"
         elif loss / size > LARGEST_LOSS:
             problem = f"the loss is {loss / size:.3g}"
-        elif not ignore_grad and not hasattr(optimizer, "scaler"):
+        elif not ignore_grad and not _is_scaled(optimizer):
             problem = _bad_gradient(model)
         if problem is not None:
             raise DivergenceError(
@@ -61,6 +61,12 @@ def advice(model: nn.Module) -> str:
     hints = dict.fromkeys(cell.against_divergence for cell in cells if cell.against_divergence)
     tips = [*hints, "lower --lr", "or --clip-norm"]
     return f"the units are {units}: {', '.join(tips)}" if units else ", ".join(tips[-2:])
+
+
+def _is_scaled(optimizer: Any) -> bool:
+    """Whether gradients are scaled; those of ``--amp`` are not on the CPU, where it does nothing."""
+    scaler = getattr(optimizer, "scaler", None)
+    return scaler is not None and getattr(scaler, "is_enabled", lambda: True)()
 
 
 def _bad_gradient(model: nn.Module) -> Optional[str]:
