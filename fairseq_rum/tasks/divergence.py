@@ -64,7 +64,7 @@ def advice(model: nn.Module) -> str:
 
 
 def _is_scaled(optimizer: Any) -> bool:
-    """Whether gradients are scaled; those of ``--amp`` are not on the CPU, where it does nothing."""
+    """Whether gradients are scaled; those of ``--amp`` on the CPU, with no effect there, aren't."""
     scaler = getattr(optimizer, "scaler", None)
     return scaler is not None and getattr(scaler, "is_enabled", lambda: True)()
 
