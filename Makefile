@@ -38,8 +38,9 @@ $(VENV)/.installed: $(VENV)/.requirements setup.py pyproject.toml $(wildcard csr
 	@$(INSTALL) --no-build-isolation --no-deps -e .
 	@touch $@
 
-demo: $(VENV)/.installed ## train a small RUM language model: about three minutes
+demo: $(VENV)/.installed ## train a small language model and a summarizer: about nine minutes
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
+	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/summarization/demo.sh
 
 test: lint ## check the style, then run all tests
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The main job on a text that every Python carries: prepare, preprocess, train, evaluate, sample.
+# A language model of a text that every Python carries: prepare, preprocess, train, evaluate, sample.
 # About three minutes on two cores. DEMO_UPDATES shortens the training.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-out=demo
+out=demo/language_model
 export PYTHONWARNINGS=ignore # what fairseq's dependencies will change one day
 user_dir=$(fairseq-rum user-dir)
 rm -rf "$out"
