@@ -43,7 +43,7 @@ demo: $(VENV)/.installed ## train a small language model and a summarizer: about
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/summarization/demo.sh
 
 test: lint ## check the style, then run all tests
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 # Triton's interpreter runs its kernels on the CPU; its wheel is for Linux and takes 1 GB unpacked.
 soak: $(VENV)/.installed ## the slow tests: faults at random, the Triton kernels in an interpreter

@@ -42,7 +42,7 @@ def layers(session: nox.Session, torch: str) -> None:
             session.skip("torch 2.1 has no wheels for this Python")
         wanted = ["torch==2.1.*", "numpy<2"]
     session.install(*TORCH_FLAGS, *wanted)
-    session.install("pytest", "pytest-timeout", "hypothesis", "setuptools", "wheel")
+    session.install("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "setuptools", "wheel")
     session.env["FAIRSEQ_RUM_NO_EXT"] = "1"
     session.install("--no-build-isolation", ".")
     session.run(

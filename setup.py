@@ -149,7 +149,7 @@ setup(
     install_requires=["torch>=2.1,<3", "numpy", "tqdm"],
     extras_require={
         "fairseq": EXTRA_FAIRSEQ,
-        "test": ["pytest", "pytest-timeout", "hypothesis", "ruff"],
+        "test": ["pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "ruff"],
         "plot": ["matplotlib"],
     },
     entry_points={"console_scripts": ["fairseq-rum = fairseq_rum.cli.main:main"]},
