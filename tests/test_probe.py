@@ -1,13 +1,11 @@
 """The probe sees what the units do, and changes nothing of it."""
 
-import math
-
 import pytest
 import torch
 
 from fairseq_rum.cells import build_cell, registered_cells
 from fairseq_rum.layers import RNN, RecurrentLayer
-from fairseq_rum.layers.probe import last_step, probe, unit_labels
+from fairseq_rum.layers.probe import probe, unit_labels
 
 B, T, N_X, N = 3, 5, 4, 6
 PAST_END = torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 1, 1], [0, 0, 0, 0, 1]], dtype=torch.bool)
@@ -169,10 +167,26 @@ def test_a_unit_that_is_stepped_by_hand():
     assert found.series()[""]["cos_theta"].shape == (B, T)
 
 
-def test_last_step_and_labels():
-    nan = math.nan
-    values = torch.tensor([[1.0, 2, 3], [4, nan, nan], [nan, 5, nan], [nan, nan, nan]])
-    assert last_step(values).nan_to_num(-1).tolist() == [3, 4, 5, -1]
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_norm_of_the_last_state(reverse, x):
+    module = layer("lstm", reverse)
+    with probe(module) as found:
+        _, (h, _) = module(x, padding_mask=PAST_END)
+    torch.testing.assert_close(found.final_norms()["cell"], h.detach().norm(dim=-1))
+
+
+def test_padding_that_only_the_model_knows(x):
+    cell = build_cell("fast_slow", N_X, N).double()
+    with probe(cell) as found:
+        state = cell.init_state(B)
+        for t in range(T):
+            _, state = cell(x[:, t], state)
+        found.pad("", PAST_END)
+    for seen in found.series().values():
+        assert (seen["h_norm"].isnan() == PAST_END).all()
+
+
+def test_labels():
     assert unit_labels(["rnn.layers.0.cell"]) == {"rnn.layers.0.cell": ""}
     names = ["encoder.rnn.layers.0.cell", "encoder.rnn.layers.1.cell", "decoder.unit"]
     assert list(unit_labels(names).values()) == ["encoder.0", "encoder.1", "decoder"]

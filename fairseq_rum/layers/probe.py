@@ -63,7 +63,7 @@ class Probe:
     def pad(self, unit: str, padding_mask: Tensor) -> None:
         """Tell which steps of the last pass of a unit, and those in it, are padding: ``(B, T)``."""
         for name, trace in self.traces.items():
-            if name == unit or name.startswith(f"{unit}."):
+            if name == unit or _is_inside(name, unit):
                 trace.passes[-1] = trace.passes[-1]._replace(padding_mask=padding_mask)
 
     def series(self) -> Dict[str, Dict[str, Tensor]]:
@@ -81,6 +81,15 @@ class Probe:
             for unit, trace in self.traces.items()
             if trace.steps
         }
+
+    def final_norms(self) -> Dict[str, Tensor]:
+        """Module name of a unit -> norm of its state after the last step that it took, ``(B,)``."""
+        norms = {}
+        for unit, trace in self.traces.items():
+            if trace.steps:
+                values = trace.series("h_norm")
+                norms[unit] = _last(values.flip(1) if trace.passes[-1].reverse else values)
+        return norms
 
     def differentiate(self, loss: Tensor) -> None:
         """Add ``gradient``, the norm of d loss / d h_t, without adding to any ``.grad``.
@@ -137,8 +146,7 @@ def probe(model: nn.Module, gradients: bool = False) -> Iterator[Probe]:
                 undo.callback(hook.remove)
         for name, module in modules:
             if isinstance(module, RecurrentLayer):
-                prefix = f"{name}." if name else ""
-                inside = [t for unit, t in found.traces.items() if unit.startswith(prefix)]
+                inside = [t for unit, t in found.traces.items() if _is_inside(unit, name)]
                 hook = module.register_forward_pre_hook(_begin(inside), with_kwargs=True)
                 undo.callback(hook.remove)
                 undo.callback(setattr, module, "backend", module.backend)
@@ -155,8 +163,13 @@ def unit_labels(names: Iterable[str]) -> Dict[str, str]:
     return short if len(set(short.values())) == len(names) else {name: name for name in names}
 
 
-def last_step(values: Tensor) -> Tensor:
-    """The value of each row's last step that isn't nan: ``(B, T) -> (B,)``; nan if all are."""
+def _is_inside(name: str, module: str) -> bool:
+    """Whether a module name is that of a part of a module; the model itself is called ""."""
+    return not module or name.startswith(f"{module}.")
+
+
+def _last(values: Tensor) -> Tensor:
+    """The last value of each row that isn't nan: ``(B, T) -> (B,)``; nan if all are."""
     steps = torch.arange(values.shape[1], device=values.device)
     last = torch.where(values.isnan(), -1, steps).amax(1, keepdim=True).clamp_min(0)
     return values.gather(1, last).squeeze(1)

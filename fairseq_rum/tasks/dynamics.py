@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fairseq_rum.data.dynamics_log import DYNAMICS_FILE, dynamics_line
 from fairseq_rum.errors import InputError
-from fairseq_rum.layers.probe import last_step, probe, unit_labels
+from fairseq_rum.layers.probe import probe, unit_labels
 
 
 @dataclass
@@ -46,7 +46,7 @@ class LogsDynamics:
     without. fairseq's log gets, for each unit (by name where there are several, ``encoder.0/...``):
 
     - ``cos_theta``, ``update_gate``: means over the batch and its steps, where the unit has them;
-    - ``h_norm``: the same of the norm of the hidden state; ``h_last_norm``: that at the last step.
+    - ``h_norm``: the same of the norm of the hidden state; ``h_last_norm``: that after the last.
 
     A model may add its own, such as ``p_gen``.
 
@@ -119,16 +119,15 @@ class DynamicsLog:
                 if not found.traces:
                     raise InputError("--log-dynamics: the model has no unit of fairseq_rum")
                 found.differentiate(loss / size)
-        series = found.series()
+        series, final = found.series(), found.final_norms()
         labels = unit_labels(series)
-        seen = {labels[name]: quantities for name, quantities in series.items()}
         if self.path is not None:
-            self._write(updates, seen)
-        for label, quantities in seen.items():
-            quantities.pop("gradient", None)
-            prefix = f"{label}/" if label else ""
-            self._log(prefix, quantities, updates)
-            self._scalar(f"{prefix}h_last_norm", last_step(quantities["h_norm"]))
+            self._write(updates, {labels[name]: seen for name, seen in series.items()})
+        for name, seen in series.items():
+            seen.pop("gradient", None)
+            prefix = f"{labels[name]}/" if labels[name] else ""
+            self._log(prefix, seen, updates)
+            self._scalar(f"{prefix}h_last_norm", final[name])
         self._log("", found.reported, updates)
 
     def _write(self, updates: int, seen: Dict[str, Dict[str, Tensor]]) -> None:
