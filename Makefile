@@ -42,8 +42,9 @@ demo: $(VENV)/.installed ## train a small language model and a summarizer: about
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/summarization/demo.sh
 
+# Two processes of one thread each: with more, the threads of the two wait for each other.
 test: lint ## check the style, then run all tests
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -n 2 --dist loadfile
+	@PATH="$(CURDIR)/$(BIN):$$PATH" OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 # Triton's interpreter runs its kernels on the CPU; its wheel is for Linux and takes 1 GB unpacked.
 soak: $(VENV)/.installed ## the slow tests: faults at random, the Triton kernels in an interpreter
