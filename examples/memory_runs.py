@@ -184,8 +184,8 @@ def recall() -> Task:
     tensorflow = f"{PROTOCOL} --rmsprop-eps-inside-sqrt --rmsprop-start 1"
     preset = "--optimizer adam --lr 0.002 --lr-scheduler cosine"
     for name in ("rum1", "lstm"):
-        add("t10", name, 8000)
-    other("t10", "tf", "TensorFlow's RMSProp", 8000, tensorflow)
+        add("t10", name, 10000)
+    other("t10", "tf", "TensorFlow's RMSProp", 10000, tensorflow)
     for name in units:
         add("t30", name, 50000)
     other("t30", "adam", "Adam", 50000, adam)
