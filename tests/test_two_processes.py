@@ -64,7 +64,8 @@ def test_two_processes_are_one_of_twice_the_batch(char_data, tmp_path):
 # A step of plain descent at rate 1: the parameters move by the gradient.
 GRADIENT = ["--optimizer", "sgd", "--lr", 1, "--clip-norm", 0, "--max-update", 1]
 NO_MASKS = {"rum_lm": ["--dropout", 0, "--rum-zoneout", 0],
-            "fs_rum": ["--dropout", 0, "--rum-zoneout", 0, "--lstm-zoneout", 0],
+            "fs_rum": ["--dropout", 0, "--rum-zoneout", 0, "--lstm-zoneout", 0,
+                       "--lstm-zoneout-cell", 0],
             "pointer_gen_rum": ["--rum-zoneout", 0],
             "babi_qa": ["--dropout", 0, "--rum-zoneout", 0]}  # fmt: skip
 
@@ -89,7 +90,7 @@ def training_loss(path):
     """The mean over the epoch so far, which a checkpoint has in full precision."""
     meters = torch.load(path, weights_only=True)["extra_state"]["metrics"]["train"]
     (loss,) = [state for _, name, _, state in meters if name == "loss"]
-    return loss["sum"] / loss["count"]
+    return float(loss["sum"] / loss["count"])
 
 
 @pytest.mark.soak
