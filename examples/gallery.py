@@ -244,7 +244,6 @@ def draw(figure: Figure, pictures: Path, args: argparse.Namespace) -> str:
     if path.suffix == ".html":
         screenshots(path)
         lines += [f"![{name}](gallery/{name})" for name in SHOTS if (pictures / name).exists()]
-        lines += ["", f"[{figure.file}](gallery/{figure.file})"]
     else:
         lines += [f"![{figure.title}](gallery/{figure.file})"]
     shown = f"fairseq-rum {command} --out {figure.file}"
