@@ -1,14 +1,12 @@
 """``babi_qa``: questions about stories, answered with one of a fixed set of answers."""
 
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, Callable, Optional, Sequence
 
 from fairseq.data import Dictionary
-from fairseq.data.iterators import EpochBatchIterator
 from fairseq.tasks import FairseqTask, register_task
 from omegaconf import II
 
-from fairseq_rum.data.epoch_iterators import EpochIterators
 from fairseq_rum.data.question_answering import (
     QuestionDataset,
     load_dictionaries,
@@ -17,6 +15,7 @@ from fairseq_rum.data.question_answering import (
 from fairseq_rum.errors import InputError
 from fairseq_rum.tasks.divergence import StopsWhenDiverging
 from fairseq_rum.tasks.dynamics import DynamicsConfig, LogsDynamics
+from fairseq_rum.tasks.epoch_batches import DrawsBatchesByEpoch
 
 
 @dataclass
@@ -30,7 +29,7 @@ class BabiQaConfig(DynamicsConfig):
 
 
 @register_task("babi_qa", dataclass=BabiQaConfig)
-class BabiQaTask(LogsDynamics, StopsWhenDiverging, FairseqTask):
+class BabiQaTask(DrawsBatchesByEpoch, LogsDynamics, StopsWhenDiverging, FairseqTask):
     """Answer questions about stories, as the bAbI tasks ask them.
 
     An example is a story and its question as one sequence of words, with an end to each sentence:
@@ -47,7 +46,6 @@ class BabiQaTask(LogsDynamics, StopsWhenDiverging, FairseqTask):
         super().__init__(cfg)
         self.words = words
         self.answers = answers
-        self._iterators = EpochIterators()
 
     @classmethod
     def setup_task(cls, cfg: BabiQaConfig, **kwargs: Any) -> "BabiQaTask":
@@ -91,40 +89,21 @@ class BabiQaTask(LogsDynamics, StopsWhenDiverging, FairseqTask):
             self.cfg.data, split, self.words, self.answers, split == self.cfg.train_subset
         )
 
-    def get_batch_iterator(
+    def batch_sampler(
         self,
         dataset: QuestionDataset,
-        max_tokens: Optional[int] = None,
-        max_sentences: Optional[int] = None,
-        seed: int = 1,
-        num_shards: int = 1,
-        shard_id: int = 0,
-        num_workers: int = 0,
-        epoch: int = 1,
-        data_buffer_size: int = 0,
-        skip_remainder_batch: bool = False,
-        **kwargs: Any,
-    ) -> EpochBatchIterator:
-        """Batches of similar lengths; every example is in one of them, whatever its length.
+        max_tokens: Optional[int],
+        max_sentences: Optional[int],
+        seed: int,
+    ) -> Callable[[int], Sequence[Any]]:
+        """Batches of similar lengths.
 
         Raises:
             InputError: no size is given, or a batch has no room for one example.
         """
         if max_sentences is None and max_tokens is None:
             raise InputError("give --batch-size, the number of questions")
-        return self._iterators.get(
-            dataset,
-            lambda epoch: dataset.batches(max_sentences, max_tokens, seed, epoch),
-            (max_sentences, max_tokens),
-            epoch,
-            dataset is self.datasets.get(self.cfg.train_subset),
-            seed=seed,
-            num_shards=num_shards,
-            shard_id=shard_id,
-            num_workers=num_workers,
-            buffer_size=data_buffer_size,
-            skip_remainder_batch=skip_remainder_batch,
-        )
+        return lambda epoch: dataset.batches(max_sentences, max_tokens, seed, epoch)
 
     def max_positions(self) -> None:
         """A recurrent unit has no longest input."""

@@ -1,20 +1,19 @@
 """What the tasks on generated memory problems share; it registers nothing by itself."""
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
-from fairseq.data.iterators import EpochBatchIterator
 from fairseq.logging import metrics
 from fairseq.tasks import FairseqTask
 from omegaconf import II
 from torch import nn
 
-from fairseq_rum.data.epoch_iterators import EpochIterators
 from fairseq_rum.data.memory_tasks import MemoryDataset, MemoryProblem
 from fairseq_rum.errors import InputError
 from fairseq_rum.tasks.divergence import StopsWhenDiverging
 from fairseq_rum.tasks.dynamics import DynamicsConfig, LogsDynamics
+from fairseq_rum.tasks.epoch_batches import DrawsBatchesByEpoch
 
 _STOP_METRIC = "unsolved"
 
@@ -41,12 +40,13 @@ class MemoryTaskConfig(DynamicsConfig):
             f"{_STOP_METRIC} --maximize-best-checkpoint-metric"
         },
     )
+    train_subset: str = II("dataset.train_subset")
     patience: int = II("checkpoint.patience")
     best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
     maximize_best_checkpoint_metric: bool = II("checkpoint.maximize_best_checkpoint_metric")
 
 
-class MemoryTask(LogsDynamics, StopsWhenDiverging, FairseqTask):
+class MemoryTask(DrawsBatchesByEpoch, LogsDynamics, StopsWhenDiverging, FairseqTask):
     """A task whose data are generated: no data directory, no dictionary.
 
     An example depends on ``--data-seed``, the split and its index alone (with ``--fresh-batches``
@@ -63,7 +63,6 @@ class MemoryTask(LogsDynamics, StopsWhenDiverging, FairseqTask):
     def __init__(self, cfg: MemoryTaskConfig, problem: MemoryProblem) -> None:
         super().__init__(cfg)
         self.problem = problem
-        self._iterators = EpochIterators()
         self._updates = 0
         _check_stop(cfg)
         self._stop_at = cfg.stop_at_accuracy  # read at every update, which omegaconf makes slow
@@ -94,20 +93,13 @@ class MemoryTask(LogsDynamics, StopsWhenDiverging, FairseqTask):
             fresh=self.cfg.fresh_batches and split == "train",
         )
 
-    def get_batch_iterator(
+    def batch_sampler(
         self,
         dataset: MemoryDataset,
-        max_tokens: Optional[int] = None,
-        max_sentences: Optional[int] = None,
-        seed: int = 1,
-        num_shards: int = 1,
-        shard_id: int = 0,
-        num_workers: int = 0,
-        epoch: int = 1,
-        data_buffer_size: int = 0,
-        skip_remainder_batch: bool = False,
-        **kwargs: Any,
-    ) -> EpochBatchIterator:
+        max_tokens: Optional[int],
+        max_sentences: Optional[int],
+        seed: int,
+    ) -> Callable[[int], Sequence[Any]]:
         """Batches of consecutive examples, all of one length.
 
         Raises:
@@ -121,20 +113,7 @@ class MemoryTask(LogsDynamics, StopsWhenDiverging, FairseqTask):
             sizes.append(max_tokens // steps)
         if not sizes or min(sizes) < 1:
             raise InputError("give --batch-size, at least 1")
-        size = min(sizes)
-        return self._iterators.get(
-            dataset,
-            lambda epoch: dataset.batches(size, epoch),
-            (size,),
-            epoch,
-            dataset.split == "train",
-            seed=seed,
-            num_shards=num_shards,
-            shard_id=shard_id,
-            num_workers=num_workers,
-            buffer_size=data_buffer_size,
-            skip_remainder_batch=skip_remainder_batch,
-        )
+        return lambda epoch: dataset.batches(min(sizes), epoch)
 
     def train_step(
         self,

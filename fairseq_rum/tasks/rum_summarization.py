@@ -10,14 +10,12 @@ import torch
 from fairseq import utils
 from fairseq.data import data_utils
 from fairseq.data.indexed_dataset import get_available_dataset_impl
-from fairseq.data.iterators import EpochBatchIterator
 from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import FairseqTask, register_task
 from fairseq.tokenizer import tokenize_line
 from omegaconf import II
 from torch import Tensor, nn
 
-from fairseq_rum.data.epoch_iterators import EpochIterators
 from fairseq_rum.data.indexed import load_split
 from fairseq_rum.data.pointer_dictionary import PointerDictionary
 from fairseq_rum.data.summarization_dataset import SummarizationDataset
@@ -28,6 +26,7 @@ from fairseq_rum.errors import InputError
 from fairseq_rum.models.pointer_gen_rum import explain_summaries
 from fairseq_rum.tasks.divergence import StopsWhenDiverging
 from fairseq_rum.tasks.dynamics import DynamicsConfig, LogsDynamics
+from fairseq_rum.tasks.epoch_batches import DrawsBatchesByEpoch
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +84,7 @@ class RumSummarizationConfig(DynamicsConfig):
 
 
 @register_task("rum_summarization", dataclass=RumSummarizationConfig)
-class RumSummarizationTask(LogsDynamics, StopsWhenDiverging, FairseqTask):
+class RumSummarizationTask(DrawsBatchesByEpoch, LogsDynamics, StopsWhenDiverging, FairseqTask):
     """Train on pairs of a text and its summary, and generate summaries of real words.
 
     The data are those of ``fairseq-rum prepare summarization``. A model sees an unknown word as
@@ -122,7 +121,6 @@ class RumSummarizationTask(LogsDynamics, StopsWhenDiverging, FairseqTask):
                 f"--max-source-positions {self.source_length} is above the number of markers in "
                 f"the dictionary, {dictionary.markers}"
             )
-        self._iterators = EpochIterators()
         self.record = SummaryRecord(cfg.p_gen_path, cfg.attention_path)
 
     @classmethod
@@ -204,26 +202,17 @@ class RumSummarizationTask(LogsDynamics, StopsWhenDiverging, FairseqTask):
             shuffle=split == self.cfg.train_subset,
         )
 
-    def get_batch_iterator(
+    def batch_sampler(
         self,
         dataset: SummarizationDataset,
-        max_tokens: Optional[int] = None,
-        max_sentences: Optional[int] = None,
-        seed: int = 1,
-        num_shards: int = 1,
-        shard_id: int = 0,
-        num_workers: int = 0,
-        epoch: int = 1,
-        data_buffer_size: int = 0,
-        skip_remainder_batch: bool = False,
-        **kwargs: Any,
-    ) -> EpochBatchIterator:
-        """Batches of about one length; every example is in one of them.
+        max_tokens: Optional[int],
+        max_sentences: Optional[int],
+        seed: int,
+    ) -> Callable[[int], Sequence[Any]]:
+        """Batches of about one length.
 
         With ``--required-batch-size-multiple``, 8 by default, fairseq would drop the last batch of
         a split when that does not divide it, and with it the longest texts: 1 is used here.
-        fairseq's batches depend on the epoch that a run was started in; these are drawn anew in
-        every epoch, so that a resumed run sees the same ones.
         """
 
         def batches(epoch: int) -> Sequence[Any]:
@@ -233,21 +222,7 @@ class RumSummarizationTask(LogsDynamics, StopsWhenDiverging, FairseqTask):
                 indices, max_tokens=max_tokens, max_sentences=max_sentences
             )
 
-        # Texts that are typed come as a data set a buffer: there is nothing to keep.
-        is_split = any(dataset is split for split in self.datasets.values())
-        return (self._iterators if is_split else EpochIterators()).get(
-            dataset,
-            batches,
-            (max_tokens, max_sentences),
-            epoch,
-            dataset is self.datasets.get(self.cfg.train_subset),
-            seed=seed,
-            num_shards=num_shards,
-            shard_id=shard_id,
-            num_workers=num_workers,
-            buffer_size=data_buffer_size,
-            skip_remainder_batch=skip_remainder_batch,
-        )
+        return batches
 
     def build_dataset_for_inference(
         self,
