@@ -203,6 +203,18 @@ def check_units(cfg: Any, units: Iterable[str], preset: Any = None) -> None:
             )
 
 
+def check_sizes(cfg: Any, names: Iterable[str]) -> None:
+    """Refuse sizes below 1; an option that is None is not given.
+
+    Raises:
+        InputError: there is one.
+    """
+    for name in names:
+        value = getattr(cfg, name)
+        if value is not None and value < 1:
+            raise InputError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+
+
 def build_unit(cfg: Any, unit: str, input_size: int, hidden_size: int) -> RecurrentCell:
     """Build a unit with its options from ``cfg``.
 

@@ -7,19 +7,18 @@ from typing import Any, Dict, List, Optional, Tuple
 import torch
 import torch.nn.functional as F
 from fairseq.data import Dictionary
-from fairseq.models import FairseqIncrementalDecoder
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_rum.cells import RecurrentCell, State
 from fairseq_rum.models.dictionary_check import DictionaryCheck
+from fairseq_rum.models.incremental import IncrementalState, RecurrentIncrementalDecoder
 from fairseq_rum.modules.coverage_attention import CoverageAttention
 from fairseq_rum.modules.initialization import truncated_normal_
 from fairseq_rum.modules.marker_embedding import MarkerEmbedding
 from fairseq_rum.modules.pointer_mixture import mixture_log_probs, target_log_probs
 from fairseq_rum.modules.state_bridge import StateBridge, join_vectors, vector_parts
 
-_STATE = "decoder_state"
 _SOFTMAX_ELEMENTS = 1 << 26
 """Logits kept at a time in training, 256 MiB: beyond it they are computed again backwards."""
 
@@ -27,7 +26,7 @@ _NOTHING_TO_COPY = 100.0
 """g of a row without source: P(w) is the softmax, and log(1 - p_gen) stays finite."""
 
 
-class PointerDecoder(FairseqIncrementalDecoder):
+class PointerDecoder(RecurrentIncrementalDecoder):
     r"""One unit with attention, input feed and the pointer mixture.
 
     .. math::
@@ -84,7 +83,7 @@ class PointerDecoder(FairseqIncrementalDecoder):
         self,
         prev_output_tokens: Tensor,
         encoder_out: Dict[str, List[Tensor]],
-        incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]] = None,
+        incremental_state: Optional[IncrementalState] = None,
         features_only: bool = False,
         target: Optional[Tensor] = None,
     ) -> Tuple[Tensor, Dict[str, Any]]:
@@ -118,12 +117,12 @@ class PointerDecoder(FairseqIncrementalDecoder):
         self,
         prev_output_tokens: Tensor,
         encoder_out: Dict[str, List[Tensor]],
-        incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]] = None,
+        incremental_state: Optional[IncrementalState] = None,
     ) -> Tuple[Tensor, Dict[str, Any]]:
         """The input of the softmax, ``(B, T, N)``, and what :meth:`forward` returns beside it."""
         cached = None
         if incremental_state is not None:
-            cached = self.get_incremental_state(incremental_state, _STATE)
+            cached = self.remembered(incremental_state)
             if cached:
                 prev_output_tokens = prev_output_tokens[:, -1:]
         state, context, coverage = self._start(encoder_out) if not cached else _unpack(cached)
@@ -147,7 +146,7 @@ class PointerDecoder(FairseqIncrementalDecoder):
 
         if incremental_state is not None:
             packed = _pack(state, context, coverage)
-            self.set_incremental_state(incremental_state, _STATE, packed)
+            self.remember(incremental_state, packed)
         gate = self.gate(torch.cat((contexts, query, x), dim=-1)).squeeze(-1)
         gate = gate.masked_fill(padding_mask.all(1, keepdim=True), _NOTHING_TO_COPY)
         extra = {
@@ -182,19 +181,6 @@ class PointerDecoder(FairseqIncrementalDecoder):
             len(self.dictionary),
         )
         return result if log_probs else result.exp()
-
-    def reorder_incremental_state(
-        self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], new_order: Tensor
-    ) -> None:
-        """Reorder the cached state as beam search reorders its hypotheses."""
-        cached = self.get_incremental_state(incremental_state, _STATE)
-        if cached is not None:
-            moved = {key: part.index_select(0, new_order) for key, part in cached.items()}
-            self.set_incremental_state(incremental_state, _STATE, moved)
-
-    def max_positions(self) -> int:
-        """A recurrent unit has no longest input."""
-        return int(1e9)
 
     def _start(
         self, encoder_out: Dict[str, List[Tensor]]

@@ -1,22 +1,21 @@
 """``pointer_gen_rum``: the pointer-generator network with any recurrent units."""
 
 import logging
-from argparse import ArgumentParser
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from fairseq.data import Dictionary, data_utils
-from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel, register_model
 from torch import Tensor, nn
 
 from fairseq_rum.cells import get_cell
-from fairseq_rum.config import UnitConfig, build_unit, check_units
+from fairseq_rum.config import UnitConfig, build_unit, check_sizes, check_units
 from fairseq_rum.data.unknown_words import count_markers
 from fairseq_rum.errors import InputError
 from fairseq_rum.layers import StackedRecurrent
 from fairseq_rum.layers.probe import Probe
+from fairseq_rum.models.named_architectures import NamedArchitectures
 from fairseq_rum.models.pointer_decoder import PointerDecoder
 from fairseq_rum.modules.coverage_attention import coverage_penalty
 from fairseq_rum.modules.initialization import uniform_units_
@@ -56,7 +55,7 @@ class PointerGeneratorConfig(UnitConfig):
 
 
 @register_model("pointer_gen_rum", dataclass=PointerGeneratorConfig)
-class PointerGenerator(FairseqEncoderDecoderModel):
+class PointerGenerator(NamedArchitectures, FairseqEncoderDecoderModel):
     r"""The pointer-generator network of See et al. 2017 with the units of RUM's paper.
 
     A bidirectional encoder, a decoder with attention, and a mixture of generating a word of the
@@ -73,13 +72,7 @@ class PointerGenerator(FairseqEncoderDecoderModel):
     LSTM U(-0.02, 0.02) with the forget gate's bias 1; RUM keeps its own orthogonal start.
     """
 
-    @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        """The flags of ``pointer_gen_rum``, which mean the same for every architecture.
-
-        With its own defaults, fairseq would let the flag of a switch that is on turn it off.
-        """
-        gen_parser_from_dataclass(parser, PointerGeneratorConfig(), delete_default=True)
+    base_config = PointerGeneratorConfig
 
     @classmethod
     def build_model(cls, cfg: PointerGeneratorConfig, task: Any) -> "PointerGenerator":
@@ -91,13 +84,9 @@ class PointerGenerator(FairseqEncoderDecoderModel):
         """
         for side in ("encoder", "decoder"):
             get_cell(getattr(cfg, f"{side}_rnn_unit"), f"--{side}-rnn-unit")
-        preset = getattr(cls, "__dataclass")()  # noqa: B009, a name of fairseq's
+        preset = cls.preset()
         check_units(cfg, [cfg.encoder_rnn_unit, cfg.decoder_rnn_unit], preset)
-        for name in ("embed_dim", "encoder_hidden_size", "decoder_hidden_size"):
-            if getattr(cfg, name) < 1:
-                raise InputError(
-                    f"--{name.replace('_', '-')} must be at least 1, got {getattr(cfg, name)}"
-                )
+        check_sizes(cfg, ("embed_dim", "encoder_hidden_size", "decoder_hidden_size"))
         dictionary = task.source_dictionary
         if dictionary is None or dictionary != task.target_dictionary:
             raise InputError(

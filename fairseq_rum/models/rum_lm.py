@@ -1,6 +1,5 @@
 """``rum_lm``: a language model of any recurrent unit."""
 
-from argparse import ArgumentParser
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -8,21 +7,20 @@ import torch
 import torch.nn.functional as F
 from fairseq import utils
 from fairseq.data import Dictionary
-from fairseq.dataclass.utils import gen_parser_from_dataclass
-from fairseq.models import FairseqIncrementalDecoder, FairseqLanguageModel, register_model
+from fairseq.models import FairseqLanguageModel, register_model
 from fairseq.modules import AdaptiveSoftmax
 from omegaconf import II
 from torch import Tensor, nn
 
 from fairseq_rum.cells import LSTMCell, RecurrentCell
-from fairseq_rum.config import UnitConfig, build_unit, check_units
+from fairseq_rum.config import UnitConfig, build_unit, check_sizes, check_units
 from fairseq_rum.data.carried_state import CarriedState
 from fairseq_rum.data.encoders import codec_encoder_name
 from fairseq_rum.errors import InputError
 from fairseq_rum.layers import StackedRecurrent
 from fairseq_rum.models.dictionary_check import DictionaryCheck
-
-_STATE = "recurrent_state"
+from fairseq_rum.models.incremental import IncrementalState, RecurrentIncrementalDecoder
+from fairseq_rum.models.named_architectures import NamedArchitectures
 
 
 @dataclass
@@ -66,7 +64,7 @@ class RumLanguageModelConfig(UnitConfig):
 
 
 @register_model("rum_lm", dataclass=RumLanguageModelConfig)
-class RumLanguageModel(FairseqLanguageModel):
+class RumLanguageModel(NamedArchitectures, FairseqLanguageModel):
     """Language model: embedding, recurrent layers, softmax.
 
     Works under fairseq's ``language_modeling`` and under ``stateful_language_modeling``, which
@@ -74,13 +72,7 @@ class RumLanguageModel(FairseqLanguageModel):
     defaults: what they set for a unit that another one has taken the place of is left out.
     """
 
-    @classmethod
-    def add_args(cls, parser: ArgumentParser) -> None:
-        """The flags of ``rum_lm``, which mean the same for every architecture.
-
-        With its own defaults, fairseq would let the flag of a switch that is on turn it off.
-        """
-        gen_parser_from_dataclass(parser, RumLanguageModelConfig(), delete_default=True)
+    base_config = RumLanguageModelConfig
 
     @classmethod
     def build_model(cls, cfg: RumLanguageModelConfig, task: Any) -> "RumLanguageModel":
@@ -90,13 +82,9 @@ class RumLanguageModel(FairseqLanguageModel):
             InputError: an option is out of its range, contradicts another, or belongs to a unit
                 that the model does not use.
         """
-        preset = getattr(cls, "__dataclass")()  # noqa: B009, a name of fairseq's
+        preset = cls.preset()
         check_units(cfg, [cfg.rnn_unit], preset)
-        for name in ("decoder_layers", "decoder_embed_dim", "decoder_hidden_size"):
-            if getattr(cfg, name) < 1:
-                raise InputError(
-                    f"--{name.replace('_', '-')} must be at least 1, got {getattr(cfg, name)}"
-                )
+        check_sizes(cfg, ("decoder_layers", "decoder_embed_dim", "decoder_hidden_size"))
         if not 0.0 <= cfg.dropout < 1.0:
             raise InputError(f"--dropout must lie in [0, 1), got {cfg.dropout}")
         model = cls(RecurrentDecoder(cfg, task.source_dictionary, task.target_dictionary))
@@ -125,7 +113,7 @@ class RumLanguageModel(FairseqLanguageModel):
         return {"future"}
 
 
-class RecurrentDecoder(FairseqIncrementalDecoder):
+class RecurrentDecoder(RecurrentIncrementalDecoder):
     """Embedding, recurrent layers, softmax, with exact incremental state.
 
     Args:
@@ -199,7 +187,7 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
         self,
         prev_output_tokens: Tensor,
         encoder_out: Optional[Dict[str, List[Tensor]]] = None,
-        incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]] = None,
+        incremental_state: Optional[IncrementalState] = None,
         features_only: bool = False,
         src_lengths: Optional[Tensor] = None,
         carried_state: Optional[CarriedState] = None,
@@ -224,7 +212,7 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
     def extract_features(
         self,
         prev_output_tokens: Tensor,
-        incremental_state: Optional[Dict[str, Dict[str, Optional[Tensor]]]] = None,
+        incremental_state: Optional[IncrementalState] = None,
         carried_state: Optional[CarriedState] = None,
     ) -> Tensor:
         """The input of the softmax, ``(B, T, features)``."""
@@ -248,7 +236,7 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
             flat = {
                 f"{i}.{j}": part for i, state in enumerate(final) for j, part in enumerate(state)
             }
-            self.set_incremental_state(incremental_state, _STATE, flat)
+            self.remember(incremental_state, flat)
         elif carried_state is not None:
             carried_state.set(self, final)
         return x
@@ -257,24 +245,11 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
         """Logits; the features themselves where an adaptive softmax takes over."""
         return features if self.output_projection is None else self.output_projection(features)
 
-    def reorder_incremental_state(
-        self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]], new_order: Tensor
-    ) -> None:
-        """Reorder the cached states as beam search reorders its hypotheses."""
-        cached = self.get_incremental_state(incremental_state, _STATE)
-        if cached is not None:
-            moved = {key: part.index_select(0, new_order) for key, part in cached.items()}
-            self.set_incremental_state(incremental_state, _STATE, moved)
-
-    def max_positions(self) -> int:
-        """A recurrent unit has no longest input."""
-        return int(1e9)
-
     def _cached_states(
-        self, incremental_state: Dict[str, Dict[str, Optional[Tensor]]]
+        self, incremental_state: IncrementalState
     ) -> Optional[List[Tuple[Tensor, ...]]]:
-        cached = self.get_incremental_state(incremental_state, _STATE)
-        if not cached:
+        cached = self.remembered(incremental_state)
+        if cached is None:
             return None
         return [
             tuple(cached[f"{i}.{j}"] for j in range(len(layer.cell.state_shapes)))

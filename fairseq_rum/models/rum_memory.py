@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
 
-from fairseq_rum.config import UnitConfig, build_unit, check_units
+from fairseq_rum.config import UnitConfig, build_unit, check_sizes, check_units
 from fairseq_rum.data.memory_tasks import MemoryProblem
 from fairseq_rum.errors import InputError
 from fairseq_rum.layers import StackedRecurrent
@@ -64,11 +64,7 @@ class RumMemory(BaseFairseqModel):
                 "--arch rum_memory needs --task copying_memory or --task associative_recall"
             )
         check_units(cfg, [cfg.rnn_unit])
-        for name in ("hidden_size", "num_layers"):
-            if getattr(cfg, name) < 1:
-                raise InputError(
-                    f"--{name.replace('_', '-')} must be at least 1, got {getattr(cfg, name)}"
-                )
+        check_sizes(cfg, ("hidden_size", "num_layers"))
         return cls(cfg, problem)
 
     def forward(self, src_tokens: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from fairseq.models import BaseFairseqModel, register_model
 from torch import Tensor, nn
 
-from fairseq_rum.config import UnitConfig, build_unit, check_units
+from fairseq_rum.config import UnitConfig, build_unit, check_sizes, check_units
 from fairseq_rum.errors import InputError
 from fairseq_rum.layers import StackedRecurrent
 from fairseq_rum.layers.probe import Probe
@@ -117,10 +117,7 @@ class RumQa(BaseFairseqModel):
         if not hasattr(task, "num_answers"):
             raise InputError("--arch rum_qa needs --task babi_qa")
         check_units(cfg, [cfg.rnn_unit])
-        for name in ("embed_dim", "hidden_size", "num_layers", "reproduce_padding"):
-            value = getattr(cfg, name)
-            if value is not None and value < 1:
-                raise InputError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+        check_sizes(cfg, ("embed_dim", "hidden_size", "num_layers", "reproduce_padding"))
         if not 0.0 <= cfg.dropout < 1.0:
             raise InputError(f"--dropout must lie in [0, 1), got {cfg.dropout}")
         for name, choices in (

@@ -16,6 +16,7 @@ from fairseq.tokenizer import tokenize_line
 from omegaconf import II
 from torch import Tensor, nn
 
+from fairseq_rum.config import check_sizes
 from fairseq_rum.data.indexed import load_split
 from fairseq_rum.data.pointer_dictionary import PointerDictionary
 from fairseq_rum.data.summarization_dataset import SummarizationDataset
@@ -113,9 +114,10 @@ class RumSummarizationTask(DrawsBatchesByEpoch, LogsDynamics, StopsWhenDiverging
         super().__init__(cfg)
         self.dictionary = dictionary
         self.settings = settings
+        check_sizes(cfg, ("max_source_positions", "max_target_positions"))
         lengths = (settings.source_length, settings.target_length) if settings else (400, 100)
-        self.source_length = _length(cfg, "max_source_positions", lengths[0])
-        self.target_length = _length(cfg, "max_target_positions", lengths[1])
+        self.source_length = cfg.max_source_positions or lengths[0]
+        self.target_length = cfg.max_target_positions or lengths[1]
         if 0 < dictionary.markers < self.source_length:
             raise InputError(
                 f"--max-source-positions {self.source_length} is above the number of markers in "
@@ -337,12 +339,3 @@ class _Tokenizer:
 
     def decode(self, x: str) -> str:
         return x
-
-
-def _length(cfg: RumSummarizationConfig, name: str, prepared: int) -> int:
-    value = getattr(cfg, name)
-    if value is None:
-        return prepared
-    if value < 1:
-        raise InputError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
-    return value

@@ -17,6 +17,7 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from omegaconf import II
 from torch import nn
 
+from fairseq_rum.config import check_sizes
 from fairseq_rum.data.carried_state import CarriedState
 from fairseq_rum.data.char_codec import CodecInfo
 from fairseq_rum.data.dictionaries import load_dictionary
@@ -69,8 +70,7 @@ class StatefulLanguageModelingTask(LogsDynamics, StopsWhenDiverging, LanguageMod
         self, cfg: StatefulLanguageModelingConfig, dictionary: Dictionary, codec: Any = None
     ) -> None:
         super().__init__(cfg, dictionary)
-        if cfg.tokens_per_sample < 1:
-            raise InputError(f"--tokens-per-sample must be at least 1, got {cfg.tokens_per_sample}")
+        check_sizes(cfg, ["tokens_per_sample"])
         self.codec: Optional[CodecInfo] = codec
         self._carried = {True: CarriedState(), False: CarriedState()}
         self._gathered: Optional[List[Tuple[torch.Tensor, ...]]] = None
