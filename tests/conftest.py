@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -53,6 +54,20 @@ def run_fairseq(command, *arguments):
     finally:
         sys.argv = argv
         torch.set_num_threads(threads)
+
+
+def run_hydra(folder, name, tmp_path, *overrides):
+    """Run ``fairseq-hydra-train`` with a file of ``user_dir_configs``; the checkpoint's path."""
+    command = [
+        str(ROOT / "tests" / "hydra_train.py"), "--config-dir",
+        str(ROOT / "user_dir_configs" / folder), "--config-name", name,
+        f"common.user_dir={USER_DIR}", f"checkpoint.save_dir={tmp_path / 'hydra'}",
+        "common.cpu=true", "optimization.max_update=2", f"hydra.run.dir={tmp_path / 'run'}",
+        *overrides,
+    ]  # fmt: skip
+    result = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
+    return tmp_path / "hydra" / "checkpoint_last.pt"
 
 
 @pytest.fixture

@@ -2,12 +2,10 @@
 
 import json
 import logging
-import subprocess
-import sys
 
 import pytest
 import torch
-from conftest import ROOT, USER_DIR, run_fairseq
+from conftest import ROOT, USER_DIR, run_fairseq, run_hydra
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.logging import metrics
@@ -200,17 +198,9 @@ def test_hydra_config_has_the_values_of_the_command_line(data):
 
 
 def test_hydra_trains_the_same_model(data, tmp_path):
-    command = [
-        str(ROOT / "tests" / "hydra_train.py"), "--config-dir",
-        str(ROOT / "user_dir_configs" / "question_answering"), "--config-name", "babi",
-        f"task.data={data}", f"common.user_dir={USER_DIR}", "common.cpu=true",
-        f"checkpoint.save_dir={tmp_path / 'hydra'}", "optimization.max_update=2",
-        f"hydra.run.dir={tmp_path / 'run'}",
-    ]  # fmt: skip
-    result = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
+    hydra = run_hydra("question_answering", "babi", tmp_path, f"task.data={data}")
     flags = train(data, tmp_path / "flags", *PROTOCOL, "--max-update", 2)
-    expected, found = parameters(flags), parameters(tmp_path / "hydra" / "checkpoint_last.pt")
+    expected, found = parameters(flags), parameters(hydra)
     assert expected.keys() == found.keys()
     assert all(torch.equal(expected[key], found[key]) for key in expected)
 

@@ -1,14 +1,13 @@
 """examples/question_answering/run.py: the list of runs, and a small one from start to table."""
 
-import contextlib
 import dataclasses
 import importlib.util
 import json
-import logging
 import shlex
 
+import in_process
 import pytest
-from conftest import ROOT, USER_DIR, run_fairseq
+from conftest import ROOT, USER_DIR
 
 from fairseq_rum.cli.main import main as fairseq_rum
 from fairseq_rum.config import build_unit, check_units
@@ -69,23 +68,12 @@ def test_the_training_files_of_task_3(tmp_path):
 
 
 @pytest.fixture
-def in_process(monkeypatch):
+def commands_in_process(monkeypatch):
     """The commands in this process instead of one each, to save time."""
-
-    def execute(command, output, threads, lock=None):
-        root = logging.getLogger()
-        with open(output, "a", encoding="utf-8") as file, contextlib.redirect_stdout(file):
-            before = list(root.handlers)
-            root.addHandler(logging.StreamHandler(file))
-            root.setLevel(logging.INFO)
-            run_fairseq(command[0][len("fairseq-") :], *command[1:])
-            root.handlers[:] = before
-        return 0
-
-    monkeypatch.setattr(babi_runs, "execute", execute)
+    monkeypatch.setattr(babi_runs, "execute", in_process.execute)
 
 
-def test_a_run_from_start_to_table(tmp_path, capsys, in_process):
+def test_a_run_from_start_to_table(tmp_path, capsys, commands_in_process):
     work, results = tmp_path / "work", tmp_path / "results"
     command = ["prepare", "babi-sim", "--tasks", "15", "--train-questions", "200"]
     command += ["--test-questions", "40", "--destdir", str(work / "data" / "en")]

@@ -2,13 +2,11 @@
 
 import logging
 import math
-import subprocess
-import sys
 
 import pytest
 import test_language_model as lm
 import torch
-from conftest import ROOT, TEXT, USER_DIR, run_fairseq
+from conftest import TEXT, USER_DIR, run_fairseq, run_hydra
 from omegaconf import OmegaConf
 from test_language_model import build, log_value, parameters, train
 
@@ -230,17 +228,10 @@ def test_orthogonal_kernels_of_single_units(char_data):
 
 def test_hydra_trains_the_same_model(char_data, tmp_path):
     """fairseq-hydra-train and --arch: the same parameters after two updates."""
-    command = [
-        str(ROOT / "tests" / "hydra_train.py"),
-        "--config-dir", str(ROOT / "user_dir_configs" / "language_model"),
-        "--config-name", "fs_rum_tiny",
-        f"task.data={char_data}", f"common.user_dir={USER_DIR}",
-        f"checkpoint.save_dir={tmp_path / 'hydra'}", "common.cpu=true",
-        "optimization.max_update=2", "dataset.batch_size=4", "task.tokens_per_sample=20",
-        "dataset.num_workers=0", f"hydra.run.dir={tmp_path / 'run'}",
-    ]  # fmt: skip
-    result = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
+    hydra = run_hydra(
+        "language_model", "fs_rum_tiny", tmp_path, f"task.data={char_data}", "dataset.batch_size=4",
+        "task.tokens_per_sample=20", "dataset.num_workers=0",
+    )  # fmt: skip
     run_fairseq(
         "train", char_data, "--user-dir", USER_DIR, "--task", "stateful_language_modeling",
         "--arch", "fs_rum_tiny", "--criterion", "bits_per_token", "--sentence-avg", "--optimizer",
@@ -249,7 +240,7 @@ def test_hydra_trains_the_same_model(char_data, tmp_path):
         "--max-update", 2, "--save-dir", tmp_path / "flags", "--cpu", "--num-workers", 0,
         "--no-progress-bar",
     )  # fmt: skip
-    hydra = parameters(tmp_path / "hydra" / "checkpoint_last.pt")
+    hydra = parameters(hydra)
     flags = parameters(tmp_path / "flags" / "checkpoint_last.pt")
     assert hydra.keys() == flags.keys()
     assert all(torch.equal(hydra[name], flags[name]) for name in flags)

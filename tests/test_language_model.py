@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from conftest import ROOT, TEXT, USER_DIR, run_fairseq
+from conftest import TEXT, USER_DIR, run_fairseq, run_hydra
 from fairseq import checkpoint_utils, options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
@@ -297,20 +297,11 @@ def test_hub(trained, char_data):
 
 def test_hydra_config_is_the_arch(char_data, tmp_path, monkeypatch):
     """The YAML and ``--arch rum_lm`` give the same model: same parameters after two updates."""
-    import subprocess
-    import sys
 
-    command = [
-        str(ROOT / "tests" / "hydra_train.py"),
-        "--config-dir", str(ROOT / "user_dir_configs" / "language_model"),
-        "--config-name", "rum_lm",
-        f"task.data={char_data}", f"common.user_dir={USER_DIR}",
-        f"checkpoint.save_dir={tmp_path / 'hydra'}", "common.cpu=true",
-        "optimization.max_update=2", "dataset.batch_size=4", "task.tokens_per_sample=20",
-        "dataset.num_workers=0", f"hydra.run.dir={tmp_path / 'run'}",
-    ]  # fmt: skip
-    result = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
+    hydra = run_hydra(
+        "language_model", "rum_lm", tmp_path, f"task.data={char_data}", "dataset.batch_size=4",
+        "task.tokens_per_sample=20", "dataset.num_workers=0",
+    )  # fmt: skip
     run_fairseq(
         "train", char_data, "--user-dir", USER_DIR, "--task", "stateful_language_modeling",
         "--arch", "rum_lm", "--criterion", "bits_per_token", "--sentence-avg", "--optimizer",
@@ -318,7 +309,7 @@ def test_hydra_config_is_the_arch(char_data, tmp_path, monkeypatch):
         "--max-update", 2, "--save-dir", tmp_path / "flags", "--cpu", "--num-workers", 0,
         "--no-progress-bar",
     )  # fmt: skip
-    hydra = parameters(tmp_path / "hydra" / "checkpoint_last.pt")
+    hydra = parameters(hydra)
     flags = parameters(tmp_path / "flags" / "checkpoint_last.pt")
     assert hydra.keys() == flags.keys()
     assert all(torch.equal(hydra[name], flags[name]) for name in flags)

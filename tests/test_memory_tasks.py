@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, USER_DIR, run_fairseq
+from conftest import ROOT, USER_DIR, run_fairseq, run_hydra
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from hypothesis import given, settings
@@ -459,18 +459,13 @@ def test_the_config_of_a_unit_has_the_values_of_the_command_line(unit):
 
 def test_hydra_trains_the_same_model(tmp_path):
     """The same parameters after two updates, with the unit's own config."""
-    command = [
-        str(ROOT / "tests" / "hydra_train.py"), "--config-dir",
-        str(ROOT / "user_dir_configs" / "memory"), "--config-name", "recall", "+unit=gru",
-        f"common.user_dir={USER_DIR}", f"checkpoint.save_dir={tmp_path / 'hydra'}",
-        "common.cpu=true", "optimization.max_update=2", "dataset.batch_size=4",
-        "task.train_examples=8", "task.valid_examples=8", f"hydra.run.dir={tmp_path / 'run'}",
-    ]  # fmt: skip
-    result = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
+    hydra = run_hydra(
+        "memory", "recall", tmp_path, "+unit=gru", "dataset.batch_size=4", "task.train_examples=8",
+        "task.valid_examples=8",
+    )  # fmt: skip
     flags = train(tmp_path / "flags", *PROTOCOL["recall"], "--rnn-unit", "gru", "--batch-size", 4,
                   "--train-examples", 8, "--valid-examples", 8, "--max-update", 2)  # fmt: skip
-    expected, found = parameters(flags), parameters(tmp_path / "hydra" / "checkpoint_last.pt")
+    expected, found = parameters(flags), parameters(hydra)
     assert expected.keys() == found.keys()
     assert all(torch.equal(expected[key], found[key]) for key in expected)
 

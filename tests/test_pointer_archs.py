@@ -1,11 +1,8 @@
 """The named architectures of summarization mean the same on the command line and in YAML."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
-from conftest import ROOT, USER_DIR, run_fairseq
+from conftest import ROOT, USER_DIR, run_fairseq, run_hydra
 from fairseq import options
 from fairseq.dataclass.initialize import add_defaults, hydra_init
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -82,15 +79,10 @@ def test_flags_go_before_the_archs_defaults():
 def test_hydra_train_is_train(tmp_path):
     """The same parameters after two updates."""
     data = prepare(tmp_path, make_pairs(6), "--vocabulary", 20)
-    command = [
-        str(ROOT / "tests" / "hydra_train.py"), "--config-dir", str(CONFIGS), "--config-name",
-        "pointer_gen_rum_tiny", f"task.data={data}", f"common.user_dir={USER_DIR}",
-        f"checkpoint.save_dir={tmp_path / 'hydra'}", "common.cpu=true", "dataset.num_workers=0",
-        "optimization.max_update=2", "dataset.disable_validation=true",
-        f"hydra.run.dir={tmp_path / 'run'}",
-    ]  # fmt: skip
-    result = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
+    run_hydra(
+        "summarization", "pointer_gen_rum_tiny", tmp_path, f"task.data={data}",
+        "dataset.num_workers=0", "dataset.disable_validation=true",
+    )  # fmt: skip
     run_fairseq(
         "train", data, "--user-dir", USER_DIR, "--arch", "pointer_gen_rum_tiny", *SETTINGS,
         "--max-update", 2, "--save-dir", tmp_path / "flags", "--cpu", "--num-workers", 0,
