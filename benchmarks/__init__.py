@@ -1,1 +1,1 @@
-"""Speed and memory. ``make bench`` runs kernels.py, training.py and writes RESULTS.md."""
+"""Speed and memory. ``make bench``: kernels.py, training.py, RESULTS.md; fast_slow.py alone."""

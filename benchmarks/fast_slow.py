@@ -1,4 +1,4 @@
-"""Speed of the fast-slow RNN: ``python -m benchmarks.fast_slow``, about two minutes.
+"""Speed of the fast-slow RNN: ``python -m benchmarks.fast_slow``, a minute; writes FAST_SLOW.md.
 
 A training step, forward and backward, of the recurrent part of ``fs_rum`` and ``fs_lstm_2`` at full
 size and batch 128. How much of it are matrix products is told in two ways: the time of the same
@@ -90,15 +90,15 @@ def profiled_share(call: Callable[[], None]) -> float:
 
 
 def main(argv: Optional[List[str]] = None) -> int:
-    """Measure and print."""
+    """Measure, print, and write FAST_SLOW.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--steps", type=int, default=20, help="of a sequence (default: 20)")
     parser.add_argument("--seconds", type=float, default=20.0, help="of measuring (default: 20)")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", default="benchmarks/FAST_SLOW.md")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
-    print(f"{machine()}; {args.threads} thread(s); B = {args.batch}, T = {args.steps}", flush=True)
 
     layers = {arch: recurrent_layer(arch) for arch in MODELS}
     calls: Dict[str, Callable[[], None]] = {}
@@ -130,10 +130,26 @@ def main(argv: Optional[List[str]] = None) -> int:
         )
     header = ["model", "multiply-adds a character, forward", "microseconds a character"]
     header += ["picoseconds a multiply-add", "products alone / loop", "products in the loop"]
-    print(table([*header, "GFLOP/s of the products alone"], rows))
     ratio = cost["fs_rum"] / cost["fs_lstm_2"]
-    print(f"fs_rum / fs_lstm_2, per multiply-add: {ratio:.2f} (required: at most {REQUIRED_COST})")
-    print(f"products: the aim is at least {REQUIRED_SHARE:.0%} of the time")
+    text = [
+        "# Speed of the fast-slow RNN",
+        "",
+        "Made by `python -m benchmarks.fast_slow`: forward and backward of the recurrent part, "
+        f"B = {args.batch}, T = {args.steps}.",
+        f"Machine: {machine()}; {args.threads} thread(s).",
+        "",
+        table([*header, "GFLOP/s of the products alone"], rows),
+        "",
+        "A training step has three times the forward pass's multiply-adds. How much of its time "
+        f"matrix products take (the aim: at least {REQUIRED_SHARE:.0%}):",
+        "`products alone / loop` has the same products with nothing in between, `products in the "
+        "loop` is what torch's profiler counts.",
+        "",
+        f"fs_rum / fs_lstm_2, per multiply-add: {ratio:.2f} (required: at most {REQUIRED_COST}).",
+    ]
+    with open(args.out, "w", encoding="utf-8") as out:
+        out.write("\n".join(text) + "\n")
+    print("\n".join(text))
     return 0
 
 

@@ -16,7 +16,7 @@ from fairseq_rum.cells import registered_cells
 from fairseq_rum.cli.main import main
 from fairseq_rum.criterions import AnswerAccuracyCriterion
 from fairseq_rum.data.training_log import parse_line
-from fairseq_rum.errors import InputError
+from fairseq_rum.errors import DivergenceError, InputError
 
 TEST = (
     story("Ann", "attic", "barn")
@@ -146,6 +146,12 @@ def test_resume_is_bit_for_bit(data, tmp_path):
     resumed = train(data, tmp_path / "parts", *SMALL, "--max-update", 10)
     expected, found = parameters(whole), parameters(resumed)
     assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_a_run_that_diverges_ends_with_a_sentence(data, tmp_path):
+    with pytest.raises(DivergenceError, match="training diverged at update .* the units are rum: "):
+        train(data, tmp_path, *SMALL, "--optimizer", "sgd", "--lr", 1e9, "--max-update", 20,
+              "--no-save")  # fmt: skip
 
 
 def test_early_stopping(data, tmp_path, caplog):

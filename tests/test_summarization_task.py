@@ -11,7 +11,7 @@ from summary_corpus import build_model, build_task, make_pairs, prepare, train_a
 
 from fairseq_rum.cli.main import main
 from fairseq_rum.data.pointer_dictionary import PointerDictionary
-from fairseq_rum.errors import InputError
+from fairseq_rum.errors import DivergenceError, InputError
 
 PAIRS = make_pairs(50)
 TEST = make_pairs(21, seed=2)  # other names, which no training has seen
@@ -250,6 +250,14 @@ def test_unk_is_allowed_by_an_option_alone(data):
 
 
 # --- generation through fairseq's commands --------------------------------------------------------
+
+
+def test_a_run_that_diverges_ends_with_a_sentence(data, tmp_path):
+    with pytest.raises(DivergenceError, match="training diverged at update .* units are lstm, rum"):
+        run_fairseq(
+            "train", *train_arguments(data, tmp_path), "--optimizer", "sgd", "--lr", 1e9,
+            "--max-update", 20, "--no-save",
+        )  # fmt: skip
 
 
 def test_overfitted_pairs_are_copied_verbatim(data, trained, capsys):
