@@ -5,7 +5,6 @@ import inspect
 import json
 import logging
 import re
-import shlex
 import sys
 from types import SimpleNamespace
 
@@ -141,18 +140,12 @@ SIZES = ("hidden_size", "decoder_hidden_size")
 
 
 @pytest.mark.parametrize("task", "ABCDE")
-def test_best_ingredients(task, monkeypatch):
-    """What Table 5 says of a task is what the configuration in its last column gives to RUM."""
+def test_best_ingredients(task):
+    """What Table 5 says of a task is what the architecture in its last column gives to RUM."""
     lambda_, eta, activation, gate, size, also, here = table_5()[task]
-    here = here.strip("`")
-    if here.endswith(".yaml"):
-        cfg = from_yaml(ROOT / here, monkeypatch).model
-    else:
-        flags = shlex.split(here)
-        if flags[1] not in ARCH_MODEL_REGISTRY:
-            assert task in "CE", "models of their own"
-            return
-        cfg = from_flags(*flags, "--task", "language_modeling").model
+    flag, arch = here.strip("`").split()
+    assert flag == "--arch"
+    cfg = from_flags(flag, arch, "--task", "language_modeling").model
     parameters = inspect.signature(get_cell("rum").__init__).parameters
     given = unit_options(cfg, "rum")
     rum = {name: given.get(name, p.default) for name, p in parameters.items()}
@@ -166,6 +159,23 @@ def test_best_ingredients(task, monkeypatch):
         assert rum["layer_norm"] and rum["zoneout"] and cfg.dropout
     elif size != "-":
         assert int(size) in [getattr(cfg, name) for name in SIZES if name in cfg]
+
+
+@pytest.mark.parametrize(
+    "arch, file",
+    [
+        ("rum_copying", "memory/copying.yaml"),
+        ("rum_recall", "memory/recall.yaml"),
+        ("rum_babi", "question_answering/babi.yaml"),
+    ],
+)
+def test_yaml_of_a_task_is_the_papers_choice_for_it(arch, file, monkeypatch):
+    yaml = from_yaml(CONFIGS / file, monkeypatch).model
+    flags = from_flags("--arch", arch, "--task", "language_modeling").model
+    base = "rum_qa" if arch == "rum_babi" else "rum_memory"
+    assert (flags._name, yaml._name) == (arch, base)
+    values = [OmegaConf.to_container(cfg) for cfg in (flags, yaml)]
+    assert {**values[0], "_name": base} == values[1]
 
 
 def test_learning_rate_phases(char_data, tmp_path, caplog):

@@ -6,6 +6,7 @@ require_fairseq()
 
 from fairseq_rum.models import (  # noqa: E402, which register architectures
     language_model_archs,  # noqa: F401
+    memory_and_qa_archs,  # noqa: F401
     pointer_gen_archs,  # noqa: F401
 )
 from fairseq_rum.models.fs_rum import FastSlowLanguageModel  # noqa: E402
