@@ -17,12 +17,13 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
 sys.path[:0] = map(str, Path(__file__).resolve().parents[:2])
-from run_tools import (  # noqa: E402, found by the line above
+from memory_experiments import TASKS, Run, Task  # noqa: E402, found by the line above
+from memory_tables import figures, table  # noqa: E402
+from run_tools import (  # noqa: E402
     EXAMPLES,
     ROOT,
     commit,
@@ -38,8 +39,6 @@ from run_tools import (  # noqa: E402, found by the line above
     with_new,
 )
 
-# Of the paper: batch 128, RMSProp with decay .9 and learning rate 1e-3 (EURNN on copying 1e-4).
-PROTOCOL = "--optimizer rmsprop --rmsprop-decay 0.9 --lr 0.001"
 STOP = (
     "--stop-at-accuracy 100 --patience 1 --best-checkpoint-metric unsolved "
     "--maximize-best-checkpoint-metric"
@@ -56,148 +55,6 @@ SMALL_LOG = (
     "unsolved",
     "best_unsolved",
 )
-
-
-@dataclass(frozen=True)
-class Run:
-    """One training run.
-
-    Attributes:
-        name: unique within a task.
-        group: runs that one figure shows.
-        label: in the figure and in the table.
-        unit: options of the model.
-        updates: at most so many.
-        protocol: optimizer and learning rate.
-        paper: accuracy in the paper, in percent, where it has one.
-        paper_parameters: the paper's count.
-    """
-
-    name: str
-    group: str
-    label: str
-    unit: str
-    updates: int
-    protocol: str = PROTOCOL
-    paper: Optional[float] = None
-    paper_parameters: str = ""
-
-
-@dataclass(frozen=True)
-class Task:
-    """A memory task: options by group, and the runs."""
-
-    name: str
-    groups: Dict[str, str]
-    runs: List[Run] = field(default_factory=list)
-
-
-RUM1 = "--rnn-unit rum --rum-lambda 1"
-RUM0 = "--rnn-unit rum --rum-lambda 0"
-
-
-def copying() -> Task:
-    """Figure 4 and the studies around it; N = 250, and 100 where the memory is a matrix."""
-    task = Task(
-        "copying", {f"t{t}": f"--task copying_memory --delay {t}" for t in (50, 100, 200, 500)}
-    )
-    wide, narrow = "--hidden-size 250", "--hidden-size 100"
-    slow = PROTOCOL.replace("0.001", "0.0001")
-    units = {
-        "rum1": ("RUM lambda=1", f"{RUM1} {narrow}"),
-        "rum0": ("RUM lambda=0", f"{RUM0} {wide}"),
-        "lstm": ("LSTM", f"--rnn-unit lstm {wide}"),
-        "gru": ("GRU", f"--rnn-unit gru {wide}"),
-        "goru": ("GORU", f"--rnn-unit goru {wide}"),
-        "eurnn": ("EURNN", f"--rnn-unit eurnn {wide}"),
-        "urnn": ("uRNN", f"--rnn-unit urnn {wide}"),
-        "fast_weights": ("FW-LN", f"--rnn-unit fast_weights {narrow}"),
-        "weinet": ("WeiNet", f"--rnn-unit weinet {narrow}"),
-        "rum1-eta1": ("RUM lambda=1 eta=1", f"{RUM1} --rum-eta 1 {narrow}"),
-        "rum0-eta1": ("RUM lambda=0 eta=1", f"{RUM0} --rum-eta 1 {wide}"),
-        "rum1-constant": ("RUM' lambda=1", f"{RUM1} --rum-constant-rotation {narrow}"),
-        "rum1-no-gate": ("RUM lambda=1, no gate", f"{RUM1} --rum-no-update-gate {narrow}"),
-        "rum1-tanh": ("RUM lambda=1, tanh", f"{RUM1} --rum-activation tanh {narrow}"),
-        "rum1-softsign": ("RUM lambda=1, softsign", f"{RUM1} --rum-activation softsign {narrow}"),
-    }
-
-    def add(group: str, name: str, updates: int) -> None:
-        label, unit = units[name]
-        protocol = slow if name == "eurnn" else PROTOCOL
-        task.runs.append(Run(f"{group}-{name}", group, label, unit, updates, protocol))
-
-    for name in units:
-        add("t100", name, 8000)
-    for name in ("rum1", "rum0", "lstm", "gru", "goru", "eurnn"):
-        add("t200", name, 8000)
-    for name in ("rum1", "lstm"):
-        add("t500", name, 12000)
-    for name in ("rum1", "lstm", "gru"):
-        for rate in ("0.01", "0.001", "0.0001"):
-            label, unit = units[name]
-            protocol = PROTOCOL.replace("0.001", rate)
-            run = Run(f"t50-{name}-lr{rate}", "t50", f"{label}, lr {rate}", unit, 4000, protocol)
-            task.runs.append(run)
-    return task
-
-
-def recall() -> Task:
-    """Table 1, N = 50, and RUM with other optimizers."""
-    task = Task(
-        "recall",
-        {f"t{t}": f"--task associative_recall --recall-length {t}" for t in (10, 30, 50)},
-    )
-    # name: label, options, parameters in the paper, accuracy in the paper at T = 30 and T = 50
-    units: Dict[str, Tuple[str, str, str, float, float]] = {
-        "rum1": ("RUM lambda=1", RUM1, "13k", 100.0, 100.0),
-        "gru": ("GRU", "--rnn-unit gru", "14k", 21.5, 17.6),
-        "goru": ("GORU", "--rnn-unit goru", "13k", 21.8, 18.9),
-        "eurnn": ("EURNN", "--rnn-unit eurnn", "4k", 24.5, 18.5),
-        "lstm": ("LSTM", "--rnn-unit lstm", "17k", 25.6, 20.5),
-        "fast_weights": ("FW-LN", "--rnn-unit fast_weights", "9k", 100.0, 20.8),
-        "weinet": ("WeiNet", "--rnn-unit weinet", "22k", 100.0, 100.0),
-        "rum0": ("RUM lambda=0", RUM0, "13k", 25.0, 18.5),
-        "rum1-eta1": ("RUM lambda=1 eta=1", f"{RUM1} --rum-eta 1", "13k", 100.0, 83.7),
-    }
-
-    def add(group: str, name: str, updates: int) -> None:
-        label, unit, parameters, *accuracies = units[name]
-        paper = {"t30": accuracies[0], "t50": accuracies[1]}.get(group)
-        task.runs.append(
-            Run(
-                f"{group}-{name}",
-                group,
-                label,
-                f"{unit} --hidden-size 50",
-                updates,
-                paper=paper,
-                paper_parameters=parameters if paper else "",
-            )
-        )
-
-    def other(group: str, suffix: str, how: str, updates: int, protocol: str) -> None:
-        unit = f"{RUM1} --hidden-size 50"
-        label = f"RUM lambda=1, {how}"
-        task.runs.append(Run(f"{group}-rum1-{suffix}", group, label, unit, updates, protocol))
-
-    adam = "--optimizer adam --lr 0.001"
-    tensorflow = f"{PROTOCOL} --rmsprop-eps-inside-sqrt --rmsprop-start 1"
-    preset = "--optimizer adam --lr 0.002 --lr-scheduler cosine"
-    for name in ("rum1", "lstm"):
-        add("t10", name, 10000)
-    other("t10", "tf", "TensorFlow's RMSProp", 10000, tensorflow)
-    for name in units:
-        add("t30", name, 50000)
-    other("t30", "adam", "Adam", 50000, adam)
-    other("t30", "tf", "TensorFlow's RMSProp", 50000, tensorflow)
-    other("t30", "preset", "Adam, cosine", 16000, preset)
-    for name in ("rum1", "lstm", "gru", "fast_weights", "weinet"):
-        add("t50", name, 100000)
-    other("t50", "adam", "Adam", 100000, adam)
-    return task
-
-
-TASKS = {"copying": copying, "recall": recall}
 
 
 def interval(updates: int) -> int:
@@ -321,136 +178,6 @@ def _hardware(options: argparse.Namespace) -> str:
     return hardware(options.threads, options.gpu)
 
 
-def reached(updates: Sequence[float], values: Sequence[float], level: float) -> str:
-    """The first update with at least that value."""
-    found = [u for u, v in zip(updates, values) if v >= level]
-    return f"{int(found[0]):,}" if found else "-"
-
-
-def table(task: Task, options: argparse.Namespace) -> str:
-    """The results of all runs that were begun, as Markdown; all numbers come from the logs."""
-    from fairseq_rum.data.training_log import read_log
-
-    columns = ["run", "parameters", "updates", "minutes", "accuracy (test)"]
-    if task.name == "recall":
-        columns[2:2] = ["paper's"]
-        columns.append("paper's")
-    else:
-        columns += ["loss / baseline", "tenth at"]
-    columns += ["50% at", "90% at", "99% at", "100% at"]
-    parts = [
-        f"# {task.name}: results\n\n"
-        "Written by `examples/memory_runs.py` from the logs beside this file. Accuracies are in "
-        "percent, of the test split where a run has ended and of the last validation where not. "
-        '"50% at" and so on: the first validation, in updates, that reached it; "tenth at": a '
-        "tenth of the baseline. Minutes are of training and validation, on a machine that may "
-        "have had other work.\n"
-    ]
-    commands, machines = [], {}
-    for group, title in task.groups.items():
-        rows = []
-        for run in task.runs:
-            folder = options.results / run.name
-            record = load(folder / "run.json")
-            if run.group != group or not record:
-                continue
-            commands.append(f"# {run.name}\n{record['command']}")
-            machine = (
-                f"seed {record['seed']}, data seed {record['data_seed']}; "
-                f"{'; '.join(record['hardware'])}; commit {', '.join(record['commit'])}"
-            )
-            machines.setdefault(machine, []).append(run.name)
-            log = read_log(folder) if (folder / "log.jsonl").stat().st_size else None
-            row = _row(task, run, record, log)
-            rows.append("| " + " | ".join(row) + " |")
-        if rows:
-            header = "| " + " | ".join(columns) + " |\n|" + "---|" * len(columns)
-            pictures = [f"![{m}]({group}-{m}.png)" for m in metrics_of(task)]
-            parts.append(f"## `{title}`\n\n{header}\n" + "\n".join(rows) + "\n")
-            parts.append(_fairness(task, group, options.results))
-            parts.append("\n".join(pictures) + "\n")
-    where = [f"- {machine}: {', '.join(names)}" for machine, names in machines.items()]
-    parts.append("## Seeds and hardware\n\n" + "\n".join(where) + "\n")
-    parts.append("## Commands\n\n```\n" + "\n".join(commands) + "\n```\n")
-    return "\n".join(parts)
-
-
-def _fairness(task: Task, group: str, results: Path) -> str:
-    """Which baselines had fewer updates than the comparison asks for."""
-    rum = load(results / f"{group}-rum1" / "run.json")
-    if rum.get("status") != "solved":
-        return ""
-    least = max(2000, 3 * rum["updates"])
-    short = []
-    for run in task.runs:
-        record = load(results / run.name / "run.json") if run.group == group else {}
-        if not run.label.startswith("RUM") and record.get("status") in ("finished", "unfinished"):
-            if record["updates"] < least:
-                short.append(f"{run.label} ({record['updates']:,})")
-    return (
-        f"RUM lambda=1 solved it after {rum['updates']:,} updates; a baseline should have had at "
-        f"least {least:,}. With fewer: {', '.join(short) or 'none'}.\n"
-    )
-
-
-def _row(task: Task, run: Run, record: Dict[str, Any], log: Any) -> List[str]:
-    updates, accuracy = log.series("valid", "accuracy") if log else ([], [])
-    final = record.get("test_accuracy")
-    if final is None:
-        final = accuracy[-1] if accuracy else None
-    status = record["status"]
-    done = f"{record['updates']:,}" + ("" if status in ("solved", "finished") else f" ({status})")
-    row = [
-        run.label,
-        f"{record['parameters']:,}" if "parameters" in record else "-",
-        done,
-        f"{record['minutes']:.1f}",
-        "-" if final is None else f"{final:.1f}",
-    ]
-    if task.name == "recall":
-        row[2:2] = [run.paper_parameters or "-"]
-        row.append("-" if run.paper is None else f"{run.paper:g}")
-    else:
-        at, loss = log.series("valid", "loss") if log else ([], [])
-        _, baseline = log.series("valid", "baseline") if log else ([], [])
-        ratio = [a / b for a, b in zip(loss, baseline)]
-        row.append(f"{ratio[-1]:.3f}" if ratio else "-")
-        row.append(reached(at, [-r for r in ratio], -0.1))
-    return row + [reached(updates, accuracy, level) for level in (50, 90, 99, 100)]
-
-
-def metrics_of(task: Task) -> List[str]:
-    """What the figures of a task show."""
-    return ["accuracy", "loss"] if task.name == "copying" else ["accuracy"]
-
-
-def figures(task: Task, options: argparse.Namespace) -> None:
-    """A figure of the accuracy for each group, and for copying one of the loss."""
-    from fairseq_rum.cli.main import main as fairseq_rum
-
-    for group in task.groups:
-        runs = [
-            f"{run.label}={options.results / run.name}"
-            for run in task.runs
-            if run.group == group and _has_points(options.results / run.name)
-        ]
-        if not runs:
-            continue
-        for metric in metrics_of(task):
-            out = options.results / f"{group}-{metric}.png"
-            extra = ["--baseline", "baseline:without memory"] if metric == "loss" else []
-            fairseq_rum(
-                ["plot", "curves", "--runs", *runs, "--metric", metric, "--out", str(out), *extra]
-            )
-
-
-def _has_points(folder: Path) -> bool:
-    from fairseq_rum.data.training_log import TRAIN, read_log
-
-    log = folder / "log.jsonl"
-    return log.exists() and log.stat().st_size > 0 and TRAIN in read_log(log).points
-
-
 def refresh(task: Task, options: argparse.Namespace) -> None:
     """Write the results of all runs, as far as they are."""
     for run in task.runs:
@@ -461,8 +188,8 @@ def refresh(task: Task, options: argparse.Namespace) -> None:
             record.update(outcome(text, 0, run.updates))
             keep(text, {**record, "status": "unfinished"}, results, SMALL_LOG)
     if any((options.results / run.name / "run.json").exists() for run in task.runs):
-        (options.results / "RESULTS.md").write_text(table(task, options), encoding="utf-8")
-        figures(task, options)
+        (options.results / "RESULTS.md").write_text(table(task, options.results), encoding="utf-8")
+        figures(task, options.results)
 
 
 def parse_arguments(argv: Optional[Sequence[str]] = None) -> argparse.Namespace:

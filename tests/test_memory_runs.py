@@ -16,6 +16,7 @@ spec = importlib.util.spec_from_file_location("memory_runs", ROOT / "examples" /
 memory_runs = importlib.util.module_from_spec(spec)
 sys.modules["memory_runs"] = memory_runs
 spec.loader.exec_module(memory_runs)
+memory_tables = sys.modules["memory_tables"]
 
 
 @pytest.mark.parametrize("name", sorted(memory_runs.TASKS))
@@ -145,8 +146,8 @@ def test_unknown_names(capsys):
 
 def test_baselines_with_too_few_updates_are_named(tmp_path):
     """At least the larger of 2,000 updates and three times those of RUM, once it has solved it."""
-    task = memory_runs.recall()
-    assert memory_runs._fairness(task, "t30", tmp_path) == ""
+    task = memory_runs.TASKS["recall"]()
+    assert memory_tables.fairness(task, "t30", tmp_path) == ""
     for name, status, updates in (
         ("rum1", "solved", 1000), ("lstm", "finished", 2999), ("gru", "finished", 3000),
         ("weinet", "solved", 50), ("rum0", "finished", 100), ("goru", "unfinished", 1200),
@@ -154,6 +155,6 @@ def test_baselines_with_too_few_updates_are_named(tmp_path):
         folder = tmp_path / f"t30-{name}"
         folder.mkdir()
         (folder / "run.json").write_text(json.dumps({"status": status, "updates": updates}))
-    note = memory_runs._fairness(task, "t30", tmp_path)
+    note = memory_tables.fairness(task, "t30", tmp_path)
     assert "after 1,000 updates" in note and "at least 3,000" in note
     assert note.strip().endswith("With fewer: GORU (1,200), LSTM (2,999).")
