@@ -27,6 +27,7 @@ from run_tools import (  # noqa: E402
     EXAMPLES,
     ROOT,
     commit,
+    diverged,
     execute,
     hardware,
     keep,
@@ -105,8 +106,7 @@ def outcome(text: str, status: int, max_update: int) -> Dict[str, Any]:
         result["status"] = "solved"
     elif status > 0:
         # The first is a result, the second a fault of a program or a machine.
-        diverged = re.search(r"^FloatingPointError: |: training diverged", text, re.MULTILINE)
-        result["status"] = "diverged" if diverged else "error"
+        result["status"] = "diverged" if diverged(text) else "error"
     else:
         result["status"] = "finished" if done >= max_update else "unfinished"
     parameters = parameters_in(text)

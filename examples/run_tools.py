@@ -139,6 +139,11 @@ def parameters_in(text: str) -> Optional[int]:
     return int(found[-1].replace(",", "")) if found else None
 
 
+def diverged(text: str) -> bool:
+    """Whether the output of fairseq-train says that loss or gradients were no numbers any more."""
+    return bool(re.search(r"^FloatingPointError: |: training diverged", text, re.MULTILINE))
+
+
 def last_line(path: Path, before: int) -> str:
     """The last line that a file got after it had a number of bytes."""
     lines = path.read_bytes()[before:].decode(errors="replace").strip().splitlines()

@@ -268,6 +268,33 @@ def test_fused_loops_refuse_what_they_do_not_know(caplog):
         assert not F.mse_loss(auto, run_sequence(plain_copy(cell), x, cell.init_state(2))[0]) == 0
 
 
+@pytest.mark.parametrize("unit", ["lstm", "gru"])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("reverse", [True, False])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_fused_loops_skip_padding_wherever_it_is(unit, bias, reverse, dtype, tolerance):
+    """At the end, at the start, within, everywhere and nowhere; what stands there is infinite."""
+    cell = randomize(build_cell(unit, 3, 4, bias=bias)).to(dtype)
+    padding = torch.zeros(5, 6, dtype=torch.bool)
+    padding[0, 4:] = padding[1, :3] = padding[2, [0, 2, 3, 5]] = padding[3] = True
+    x = torch.randn(5, 6, 3, dtype=dtype)
+    start = [torch.randn(5, 4, dtype=dtype) for _ in cell.init_state(5)]
+
+    def run(backend):
+        inputs = x.clone().requires_grad_()
+        if backend == "fused":
+            inputs.data[padding] = float("inf")
+        state = tuple(part.clone().requires_grad_() for part in start)
+        output, final = run_sequence(cell, inputs, state, padding, reverse, backend)
+        weights = torch.linspace(-1, 2, output.numel(), dtype=dtype).view_as(output)
+        loss = (output * weights).sum() + sum((part**2).sum() * 0.3 for part in final)
+        gradients = torch.autograd.grad(loss, [inputs, *state, *cell.parameters()])
+        return [output, *final, *gradients]
+
+    for found, expected in zip(run("fused"), run("naive")):
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
 def plain_copy(cell):
     plain = build_cell(cell.unit, cell.input_size, cell.hidden_size)
     plain.load_state_dict(cell.state_dict(), strict=False)

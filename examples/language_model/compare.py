@@ -28,6 +28,7 @@ from compare_tables import COMPARISON, FULL, SHORT, Run, write_page  # noqa: E40
 from run_tools import (  # noqa: E402, found by the line above
     ROOT,
     commit,
+    diverged,
     execute,
     hardware,
     keep,
@@ -155,8 +156,7 @@ def numbers(text: str, status: int, run: Run) -> Dict[str, Any]:
         found["status"] = "finished" if done >= run.updates else "unfinished"
     else:
         # The first is a result, the second a fault of a program or a machine.
-        diverged = re.search(r"^FloatingPointError: |: training diverged", text, re.MULTILINE)
-        found["status"] = "diverged" if diverged else "error" if status > 0 else "unfinished"
+        found["status"] = "diverged" if diverged(text) else "error" if status > 0 else "unfinished"
     return found
 
 

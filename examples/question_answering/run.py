@@ -43,6 +43,7 @@ from babi_tables import refresh  # noqa: E402
 from run_tools import (  # noqa: E402
     ROOT,
     commit,
+    diverged,
     execute,
     hardware,
     last_line,
@@ -62,8 +63,7 @@ def outcome(text: str, status: int, max_epoch: int) -> Dict[str, Any]:
     done = int(max(epochs, default=0))
     result: Dict[str, Any] = {"epochs": done, "valid_accuracy": accuracy}
     if status > 0:
-        diverged = re.search(r"^FloatingPointError: |: training diverged", text, re.MULTILINE)
-        result["status"] = "diverged" if diverged else "error"
+        result["status"] = "diverged" if diverged(text) else "error"
     elif status == 0 and ("early stop since" in text or done >= max_epoch):
         result["status"] = "finished"
     else:

@@ -28,6 +28,7 @@ sys.path[:0] = map(str, Path(__file__).resolve().parents[:3])
 from run_tools import (  # noqa: E402
     ROOT,
     commit,
+    diverged,
     execute,
     hardware,
     keep,
@@ -257,8 +258,7 @@ def outcome(text: str, status: int) -> Dict[str, Any]:
     if parameters is not None:
         result["parameters"] = parameters
     if status > 0:
-        diverged = re.search(r"^FloatingPointError: ", text, re.MULTILINE)
-        result["status"] = "diverged" if diverged else "error"
+        result["status"] = "diverged" if diverged(text) else "error"
     else:
         result["status"] = "finished" if stops and status == 0 else "unfinished"
     return result

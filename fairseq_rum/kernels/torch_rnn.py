@@ -1,8 +1,14 @@
-"""LSTM and GRU through torch's own fused loops (cuDNN, oneDNN): backend ``fused``."""
+"""LSTM and GRU through torch's own fused loops (cuDNN, oneDNN): backend ``fused``.
+
+Those know no padding mask. Here the steps that count are moved to the front of each row, and the
+padded ones behind them get one more input feature whose weights close the input gate of the LSTM
+and open its forget gate, or open the update gate of the GRU, as far as a float goes: the memory
+cell stays what it was, and no gradient comes from there.
+"""
 
 from __future__ import annotations
 
-from typing import Callable, Optional, Tuple
+from typing import Callable, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -10,18 +16,27 @@ from torch import Tensor
 from fairseq_rum.cells.base import RecurrentCell, State
 from fairseq_rum.kernels.dispatch import Kernel, register_kernel
 
+SHUT = 1e4
+"""Far above what a gate's sum can be, and a number in half precision too."""
+
 
 class _TorchKernel(Kernel):
-    def __init__(self, function: Callable) -> None:
+    """One of torch's loops.
+
+    Args:
+        function: the loop.
+        at_padding: for each gate, in torch's order: 1 open at padded steps, -1 shut, 0 whatever.
+    """
+
+    def __init__(self, function: Callable, at_padding: Sequence[int]) -> None:
         self.function = function
+        self.at_padding = at_padding
 
     def unsupported(
         self, cell: RecurrentCell, x: Tensor, state: State, padding_mask: Optional[Tensor]
     ) -> Optional[str]:
         if not cell.plain_step:
             return f"no {' or '.join(cell.step_extras)}"
-        if padding_mask is not None:
-            return "no padding mask"
         if x.shape[1] == 0:
             return "no empty sequence"
         if x.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
@@ -38,8 +53,18 @@ class _TorchKernel(Kernel):
     ) -> Tuple[Tensor, State]:
         if reverse:
             x = x.flip(1)
+            padding_mask = None if padding_mask is None else padding_mask.flip(1)
+        if padding_mask is None:
+            output, state = self._run(cell, x, cell.weight_ih, state)
+        else:
+            output, state = self._run_padded(cell, x, state, padding_mask)
+        return output.flip(1) if reverse else output, state
+
+    def _run(
+        self, cell: RecurrentCell, x: Tensor, weight_ih: Tensor, state: State
+    ) -> Tuple[Tensor, State]:
         has_bias = cell.bias_ih is not None
-        weights = [cell.weight_ih, cell.weight_hh]
+        weights: List[Tensor] = [weight_ih, cell.weight_hh]
         if has_bias:
             weights += [cell.bias_ih, cell.bias_hh]
         hidden = [part.unsqueeze(0) for part in state]
@@ -54,10 +79,34 @@ class _TorchKernel(Kernel):
             False,
             True,
         )
-        if reverse:
-            output = output.flip(1)
         return output, tuple(part.squeeze(0) for part in final)
 
+    def _run_padded(
+        self, cell: RecurrentCell, x: Tensor, state: State, padding_mask: Tensor
+    ) -> Tuple[Tensor, State]:
+        order = padding_mask.to(torch.uint8).argsort(dim=1, stable=True)
+        padded = padding_mask.gather(1, order).unsqueeze(-1)
+        # What stands at padded steps must not count, be it infinite.
+        x = _take(x, order).masked_fill(padded, 0.0)
+        gates = cell.weight_ih.new_tensor(self.at_padding).mul(SHUT)
+        gates = gates.repeat_interleave(cell.hidden_size).unsqueeze(-1)
+        output, (_, *memory) = self._run(
+            cell,
+            torch.cat([x, padded.to(x.dtype)], dim=-1),
+            torch.cat([cell.weight_ih, gates], dim=-1),
+            state,
+        )
+        # The output gate is not shut: the hidden state is that of the last step that counts.
+        lengths = (~padding_mask).sum(dim=1, keepdim=True)
+        hidden = _take(output, (lengths - 1).clamp(min=0)).squeeze(1)
+        hidden = torch.where(lengths > 0, hidden, state[0].to(hidden.dtype))
+        return _take(output.masked_fill(padded, 0.0), order.argsort(dim=1)), (hidden, *memory)
 
-register_kernel("lstm", "fused", _TorchKernel(torch._VF.lstm))
-register_kernel("gru", "fused", _TorchKernel(torch._VF.gru))
+
+def _take(x: Tensor, steps: Tensor) -> Tensor:
+    """Of ``(B, T, N)`` the steps ``(B, S)``."""
+    return x.gather(1, steps.unsqueeze(-1).expand(-1, -1, x.shape[2]))
+
+
+register_kernel("lstm", "fused", _TorchKernel(torch._VF.lstm, (-1, 1, 0, 0)))
+register_kernel("gru", "fused", _TorchKernel(torch._VF.gru, (0, 1, 0)))
