@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List
 
-from run_tools import load, read, with_new
+from run_tools import load, read
 
 COMPARISON, FULL, SHORT = "comparison", "full", "short"
 
@@ -38,22 +38,23 @@ def table(group: str, runs: Mapping[str, Run], results: Path) -> str:
     """The results of the runs of a group that there are, as Markdown, and where they were made."""
     columns, row = TABLES[group]
     lines: List[str] = []
-    machines: List[str] = []
+    machines: Dict[str, List[str]] = {}
     for name, run in runs.items():
         record = load(results / name / "run.json")
         if run.group != group or not record:
             continue
         lines.append("| " + " | ".join([run.label, *row(results / name, record)]) + " |")
-        machines = with_new(
-            machines,
+        machine = (
             f"Seed {record['seed']}; {'; '.join(record['hardware'])}; commit "
-            f"{', '.join(record['commit'])}.",
+            f"{', '.join(record['commit'])}"
         )
+        machines.setdefault(machine, []).append(name)
     if not lines:
         return "Not run yet."
     header = ["run", *columns]
     head = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    return "\n".join([*head, *lines, "", *machines])
+    where = [f"- {machine}: {', '.join(names)}" for machine, names in machines.items()]
+    return "\n".join([*head, *lines, "", *where])
 
 
 def _counts(record: Dict[str, Any]) -> List[str]:
