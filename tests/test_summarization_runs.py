@@ -117,7 +117,7 @@ def test_runs_from_start_to_table(small, tmp_path, capsys):
     # With coverage it goes on from the best checkpoint for a third of the time.
     assert "--coverage --finetune-from-model" in second["commands"][1]
     stop = float(re.search(r"--stop-time-hours (\S+)", second["commands"][1])[1])
-    assert second["minutes"] >= 60 * stop > 0.05 / 3 and second["updates"] > 0
+    assert second["minutes"] >= round(60 * stop, 2) > 0.01 and second["updates"] > 0
     assert second["parameters"] > first["parameters"], "w_c is new"
     for record in (first, second, baseline):
         assert 0 <= record["scores"]["rouge"]["rouge1"]["fmeasure"]["mean"] <= 100
