@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import fairseq_rum  # noqa: F401, registers the models
 from benchmarks.kernels import training_step
-from benchmarks.measure import interleaved, machine, median_ratio, milliseconds, table
+from benchmarks.measure import interleaved, machine, median_ratio, milliseconds, table, write_page
 from fairseq_rum.cells import FastSlowCell
 from fairseq_rum.config import build_unit
 from fairseq_rum.layers import RecurrentLayer
@@ -147,8 +147,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         "",
         f"fs_rum / fs_lstm_2, per multiply-add: {ratio:.2f} (required: at most {REQUIRED_COST}).",
     ]
-    with open(args.out, "w", encoding="utf-8") as out:
-        out.write("\n".join(text) + "\n")
+    write_page(args.out, text)
     print("\n".join(text))
     return 0
 

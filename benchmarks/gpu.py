@@ -18,7 +18,7 @@ from typing import Callable, Dict, List, Optional, Tuple
 import torch
 from torch import Tensor, nn
 
-from benchmarks.measure import machine, table
+from benchmarks.measure import machine, table, write_page
 from fairseq_rum.cells import RUMCell
 from fairseq_rum.kernels.naive import run_naive
 from fairseq_rum.kernels.rum import KERNELS
@@ -198,8 +198,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         "",
         times,
     ]
-    with open(args.out, "w", encoding="utf-8") as out:
-        out.write("\n".join(text) + "\n")
+    write_page(args.out, text)
     print("\n".join(text))
     if not good:
         print("benchmarks/gpu.sh: a deviation is too large", file=sys.stderr)

@@ -15,7 +15,7 @@ from typing import Callable, Dict, List, Optional
 import torch
 from torch import nn
 
-from benchmarks.measure import interleaved, machine, median_ratio, milliseconds, table
+from benchmarks.measure import interleaved, machine, median_ratio, milliseconds, table, write_page
 from benchmarks.training import training
 from fairseq_rum.cells import build_cell
 from fairseq_rum.kernels import backend_table
@@ -283,8 +283,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         result = section()
         print(result, flush=True)
         text += ["", f"## {title}", "", result]
-    with open(args.out, "w", encoding="utf-8") as out:
-        out.write("\n".join(text) + "\n")
+    write_page(args.out, text)
     return 0
 
 

@@ -68,6 +68,12 @@ def milliseconds(times: Dict[str, List[float]], name: str) -> float:
     return 1000 * statistics.median(times[name])
 
 
+def write_page(path: str, lines: Iterable[str]) -> None:
+    """Write a page of results."""
+    with open(path, "w", encoding="utf-8") as out:
+        out.write("\n".join(lines) + "\n")
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A Markdown table."""
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]

@@ -105,7 +105,6 @@ def outcome(text: str, status: int, max_update: int) -> Dict[str, Any]:
     if accuracy and accuracy[-1] >= 100:
         result["status"] = "solved"
     elif status > 0:
-        # The first is a result, the second a fault of a program or a machine.
         result["status"] = "diverged" if diverged(text) else "error"
     else:
         result["status"] = "finished" if done >= max_update else "unfinished"

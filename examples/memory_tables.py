@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Dict, List
 
 from memory_experiments import Run, Task
-from run_tools import load
+from run_tools import load, where_made
 
 
 def reached(updates: Sequence[float], values: Sequence[float], level: float) -> str:
@@ -35,7 +35,7 @@ def table(task: Task, results: Path) -> str:
         "tenth of the baseline. Minutes are of training and validation, on a machine that may "
         "have had other work.\n"
     ]
-    commands, machines = [], {}
+    commands, made = [], {}
     for group, title in task.groups.items():
         rows = []
         for run in task.runs:
@@ -44,11 +44,7 @@ def table(task: Task, results: Path) -> str:
             if run.group != group or not record:
                 continue
             commands.append(f"# {run.name}\n{record['command']}")
-            machine = (
-                f"seed {record['seed']}, data seed {record['data_seed']}; "
-                f"{'; '.join(record['hardware'])}; commit {', '.join(record['commit'])}"
-            )
-            machines.setdefault(machine, []).append(run.name)
+            made[run.name] = record
             log = read_log(folder) if (folder / "log.jsonl").stat().st_size else None
             row = _row(task, run, record, log)
             rows.append("| " + " | ".join(row) + " |")
@@ -58,8 +54,7 @@ def table(task: Task, results: Path) -> str:
             parts.append(f"## `{title}`\n\n{header}\n" + "\n".join(rows) + "\n")
             parts.append(fairness(task, group, results))
             parts.append("\n".join(pictures) + "\n")
-    where = [f"- {machine}: {', '.join(names)}" for machine, names in machines.items()]
-    parts.append("## Seeds and hardware\n\n" + "\n".join(where) + "\n")
+    parts.append("## Seeds and hardware\n\n" + "\n".join(where_made(made)) + "\n")
     parts.append("## Commands\n\n```\n" + "\n".join(commands) + "\n```\n")
     return "\n".join(parts)
 

@@ -11,7 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
@@ -140,8 +140,24 @@ def parameters_in(text: str) -> Optional[int]:
 
 
 def diverged(text: str) -> bool:
-    """Whether the output of fairseq-train says that loss or gradients were no numbers any more."""
+    """Whether fairseq-train says that loss or gradients were no numbers any more: a result.
+
+    Any other error is a fault of a program or of a machine.
+    """
     return bool(re.search(r"^FloatingPointError: |: training diverged", text, re.MULTILINE))
+
+
+def where_made(records: Mapping[str, Dict[str, Any]]) -> List[str]:
+    """A line for each seed, hardware and commit, with the names of the runs made so."""
+    names: Dict[str, List[str]] = {}
+    for name, record in records.items():
+        data_seed = f", data seed {record['data_seed']}" if "data_seed" in record else ""
+        where = (
+            f"- seed {record['seed']}{data_seed}; {'; '.join(record['hardware'])}; "
+            f"commit {', '.join(record['commit'])}"
+        )
+        names.setdefault(where, []).append(name)
+    return [f"{where}: {', '.join(runs)}" for where, runs in names.items()]
 
 
 def last_line(path: Path, before: int) -> str:

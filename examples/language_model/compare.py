@@ -155,7 +155,6 @@ def numbers(text: str, status: int, run: Run) -> Dict[str, Any]:
     if status == 0:
         found["status"] = "finished" if done >= run.updates else "unfinished"
     else:
-        # The first is a result, the second a fault of a program or a machine.
         found["status"] = "diverged" if diverged(text) else "error" if status > 0 else "unfinished"
     return found
 

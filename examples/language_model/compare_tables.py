@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List
 
-from run_tools import load, read
+from run_tools import load, read, where_made
 
 COMPARISON, FULL, SHORT = "comparison", "full", "short"
 
@@ -38,23 +38,18 @@ def table(group: str, runs: Mapping[str, Run], results: Path) -> str:
     """The results of the runs of a group that there are, as Markdown, and where they were made."""
     columns, row = TABLES[group]
     lines: List[str] = []
-    machines: Dict[str, List[str]] = {}
+    made: Dict[str, Dict[str, Any]] = {}
     for name, run in runs.items():
         record = load(results / name / "run.json")
         if run.group != group or not record:
             continue
         lines.append("| " + " | ".join([run.label, *row(results / name, record)]) + " |")
-        machine = (
-            f"Seed {record['seed']}; {'; '.join(record['hardware'])}; commit "
-            f"{', '.join(record['commit'])}"
-        )
-        machines.setdefault(machine, []).append(name)
+        made[name] = record
     if not lines:
         return "Not run yet."
     header = ["run", *columns]
     head = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    where = [f"- {machine}: {', '.join(names)}" for machine, names in machines.items()]
-    return "\n".join([*head, *lines, "", *where])
+    return "\n".join([*head, *lines, "", *where_made(made)])
 
 
 def _counts(record: Dict[str, Any]) -> List[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Dict, List
 
-from run_tools import load, write_results
+from run_tools import load, where_made, write_results
 
 ROUGE = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L", "rougeLsum": "ROUGE-Lsum"}
 STATISTICS = {
@@ -29,7 +29,7 @@ def write_tables(corpora: Iterable[Any], runs: Sequence[Any], results: Path) -> 
 def tables(corpora: Iterable[Any], runs: Sequence[Any], results: Path) -> str:
     """Markdown: a table for each corpus with a run, then seeds and hardware, then commands."""
     parts: List[str] = []
-    machines: Dict[str, List[str]] = {}
+    made: Dict[str, Dict[str, Any]] = {}
     commands: List[str] = []
     for corpus in corpora:
         records = {run: load(results / run.name / "run.json") for run in runs}
@@ -47,11 +47,7 @@ def tables(corpora: Iterable[Any], runs: Sequence[Any], results: Path) -> str:
                     f"{record['exact']:.0f}% of the summaries are the reference, word for word: "
                     "both names, in the right places.\n"
                 )
-            machine = (
-                f"seed {record['seed']}; {'; '.join(record['hardware'])}; "
-                f"commit {', '.join(record['commit'])}"
-            )
-            machines.setdefault(machine, []).append(run.name)
+            made[run.name] = record
             commands.append("\n".join([f"# {run.name}", *record["commands"]]))
         if baseline:
             commands.append("\n".join([f"# {corpus.name}, first sentence", *baseline["commands"]]))
@@ -60,8 +56,7 @@ def tables(corpora: Iterable[Any], runs: Sequence[Any], results: Path) -> str:
     long_input = load(results / "long_input.json")
     if long_input:
         parts.append(_long_input(long_input))
-    where = [f"- {machine}: {', '.join(names)}" for machine, names in machines.items()]
-    parts.append("### Seeds and hardware\n\n" + "\n".join(where) + "\n")
+    parts.append("### Seeds and hardware\n\n" + "\n".join(where_made(made)) + "\n")
     block = "\n".join(commands)
     parts.append(f"<details><summary>Commands</summary>\n\n```\n{block}\n```\n\n</details>\n")
     return "\n".join(parts)

@@ -88,12 +88,12 @@ class _TorchKernel(Kernel):
         padded = padding_mask.gather(1, order).unsqueeze(-1)
         # What stands at padded steps must not count, be it infinite.
         x = _take(x, order).masked_fill(padded, 0.0)
-        gates = cell.weight_ih.new_tensor(self.at_padding).mul(SHUT)
-        gates = gates.repeat_interleave(cell.hidden_size).unsqueeze(-1)
+        rows = (cell.hidden_size, 1)
+        gates = [cell.weight_ih.new_full(rows, SHUT * gate) for gate in self.at_padding]
         output, (_, *memory) = self._run(
             cell,
             torch.cat([x, padded.to(x.dtype)], dim=-1),
-            torch.cat([cell.weight_ih, gates], dim=-1),
+            torch.cat([cell.weight_ih, torch.cat(gates)], dim=-1),
             state,
         )
         # The output gate is not shut: the hidden state is that of the last step that counts.
