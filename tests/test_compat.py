@@ -160,7 +160,42 @@ def test_numpy_long_is_kept_where_present(monkeypatch):
     assert there.long == "theirs"
 
 
-def test_apply_does_both_and_returns_nothing():
+def test_ended_aggregators_leave_no_name():
+    from fairseq.logging import metrics
+
+    compat.forget_ended_aggregators()
+    counts = metrics._active_aggregators_cnt
+    before = dict(counts)
+    with metrics.aggregate("outer"):
+        for new_root in (False, True):
+            for _ in range(3):
+                with metrics.aggregate(new_root=new_root) as inner:
+                    metrics.log_scalar("loss", 2.0)
+                    assert metrics.get_active_aggregators()[-1] is inner
+                assert inner["loss"].avg == 2
+                assert dict(counts) == {**before, "outer": 1}
+        with metrics.aggregate("outer"):
+            assert counts["outer"] == 2
+        metrics.log_scalar("loss", 4.0)
+    assert metrics._active_aggregators_cnt is counts and dict(counts) == before
+    # The root of each new stack hid it from "outer" thrice.
+    assert metrics.get_smoothed_value("outer", "loss") == pytest.approx(10 / 4, abs=0.01)
+    compat.forget_ended_aggregators()
+    assert metrics._active_aggregators_cnt is counts
+
+
+def test_counts_of_an_unknown_kind_are_left_alone(monkeypatch):
+    from fairseq.logging import metrics
+
+    monkeypatch.setattr(metrics, "_active_aggregators_cnt", counts := collections.Counter())
+    compat.forget_ended_aggregators()
+    assert metrics._active_aggregators_cnt is counts
+    monkeypatch.delattr(metrics, "_active_aggregators_cnt")
+    compat.forget_ended_aggregators()
+    assert not hasattr(metrics, "_active_aggregators_cnt")
+
+
+def test_apply_does_all_and_returns_nothing():
     assert compat.apply() is None
     assert compat.apply() is None
     assert np.compat.long is int
