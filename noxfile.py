@@ -43,9 +43,19 @@ def layers(session: nox.Session, torch: str) -> None:
         wanted = ["torch==2.1.*", "numpy<2"]
     session.install(*TORCH_FLAGS, *wanted)
     session.install("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "setuptools", "wheel")
+    _run_layers(session)
+
+
+@nox.session(venv_params=["--system-site-packages"])
+def installed(session: nox.Session) -> None:
+    """The layers with torch and pytest of the Python that runs nox: a distribution's, say."""
+    _run_layers(session, "--no-deps")
+
+
+def _run_layers(session: nox.Session, *install: str) -> None:
     session.env["FAIRSEQ_RUM_NO_EXT"] = "1"
-    session.install("--no-build-isolation", ".")
+    session.install("--no-build-isolation", *install, ".")
     session.run(
         "python", "-c", "import sys, fairseq_rum.layers; assert 'fairseq' not in sys.modules"
     )
-    session.run("pytest", "-q", *LAYERS, *session.posargs)
+    session.run("python", "-m", "pytest", "-q", *LAYERS, *session.posargs)
