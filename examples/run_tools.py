@@ -17,6 +17,8 @@ from typing import Any, Dict, List, Optional
 
 EXAMPLES = Path(__file__).resolve().parent
 ROOT = EXAMPLES.parent
+# What runs write, in git's words for files that are not meant.
+WRITTEN = [f":(exclude,top,glob)examples/*/{name}" for name in ("results/**", "README.md", "*.png")]
 
 
 def execute(command: Sequence[str], output: Path, threads: int, lock: Optional[int] = None) -> int:
@@ -63,14 +65,19 @@ def hardware(threads: int, gpu: bool) -> str:
 
 
 def commit() -> str:
-    """The commit of this repository, with a + where files differ from it; empty without git."""
+    """The commit of this repository, with a + where code differs from it; empty without git.
+
+    What runs write, results and READMEs, does not count.
+    """
     try:
         git = ["git", "-C", str(ROOT)]
         head = subprocess.run(
             [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True
         )
         dirty = subprocess.run(
-            [*git, "status", "--porcelain", "-uno"], capture_output=True, text=True
+            [*git, "status", "--porcelain", "-uno", "--", ".", *WRITTEN],
+            capture_output=True,
+            text=True,
         )
     except OSError:
         return ""
