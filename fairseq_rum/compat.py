@@ -119,6 +119,11 @@ def _torch_version() -> Tuple[int, int]:
     return int(major), int(minor)
 
 
+def is_compiling() -> bool:
+    """Whether ``torch.compile`` is tracing what calls this; torch < 2.3 cannot say, which is no."""
+    return hasattr(torch.compiler, "is_compiling") and torch.compiler.is_compiling()
+
+
 def restore_numpy_long() -> None:
     """Give numpy >= 2 back ``np.compat.long``, Python's int, which fairseq's block modes use."""
     if not hasattr(np, "compat"):

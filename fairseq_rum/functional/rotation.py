@@ -28,6 +28,8 @@ from typing import Tuple
 import torch
 from torch import Tensor
 
+from fairseq_rum.compat import is_compiling
+
 
 def rotate(a: Tensor, b: Tensor, v: Tensor) -> Tensor:
     """Apply ``Rotation(a, b)`` to v in O(N), without forming the matrix.
@@ -119,7 +121,7 @@ def _reflection_vectors(a: Tensor, b: Tensor, v: Tensor) -> Tuple[Tensor, Tensor
     norm_w = torch.linalg.vector_norm(w, dim=-1, keepdim=True)
     antiparallel = turns & (norm_w < eps**0.5)
     s = torch.where(antiparallel | ~turns, 0.0, w / torch.where(norm_w > 0, norm_w, 1.0))
-    if torch.compiler.is_compiling() or bool(antiparallel.any()):
+    if is_compiling() or bool(antiparallel.any()):
         fixed = p.detach()
         p = torch.where(antiparallel, fixed, p)
         s = torch.where(antiparallel, _perpendicular(fixed), s)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fairseq_rum.cells.base import RecurrentCell, State
 from fairseq_rum.cells.rum import RUMCell
+from fairseq_rum.compat import is_compiling
 from fairseq_rum.kernels.rum.base import RumKernel, RumSettings
 from fairseq_rum.kernels.rum.common import first_order_only
 
@@ -135,7 +136,7 @@ class CppKernel(RumKernel):
                 return f"one dtype only, not {str(x.dtype)[6:]} with {str(tensor.dtype)[6:]}"
         if torch.is_autocast_enabled("cpu"):
             return "no autocast"
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return "no tracing by torch.compile"
         return None
 

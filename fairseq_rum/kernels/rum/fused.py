@@ -35,6 +35,7 @@ import torch
 from torch import Tensor
 
 from fairseq_rum.cells.base import RecurrentCell, State
+from fairseq_rum.compat import is_compiling
 from fairseq_rum.functional.activations import get_activation
 from fairseq_rum.functional.norms import DENORMAL_FLOOR, NORM_FLOOR
 from fairseq_rum.functional.rotation import _perpendicular
@@ -64,7 +65,7 @@ class FusedKernel(RumKernel):
         """Why the loop does not cover this call; None when it does."""
         if x.shape[1] == 0:
             return "no empty sequence"
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return "no tracing by torch.compile"
         return super().unsupported(cell, x, state, padding_mask)
 

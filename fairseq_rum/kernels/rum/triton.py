@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from fairseq_rum.cells.base import RecurrentCell, State
+from fairseq_rum.compat import is_compiling
 from fairseq_rum.kernels.rum.base import RumKernel, RumSettings
 from fairseq_rum.kernels.rum.common import accumulation_dtype, autocast_dtype, first_order_only
 
@@ -91,7 +92,7 @@ class TritonKernel(RumKernel):
             return f"tensors on a CUDA GPU only, not {x.device.type}"
         if cell.hidden_size > MAX_HIDDEN:
             return f"hidden sizes up to {MAX_HIDDEN} only"
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return "no tracing by torch.compile"
         return super().unsupported(cell, x, state, padding_mask)
 
