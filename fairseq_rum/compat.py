@@ -10,7 +10,7 @@ import types
 import warnings
 from collections import defaultdict
 from importlib import metadata
-from typing import Any, List, Tuple
+from typing import Any, List, Optional, Tuple
 
 import numpy as np
 import torch
@@ -122,6 +122,18 @@ def _torch_version() -> Tuple[int, int]:
 def is_compiling() -> bool:
     """Whether ``torch.compile`` is tracing what calls this; torch < 2.3 cannot say, which is no."""
     return hasattr(torch.compiler, "is_compiling") and torch.compiler.is_compiling()
+
+
+def autocast_dtype(device: torch.device) -> Optional[torch.dtype]:
+    """The dtype of matrix products under ``torch.autocast`` on this device; None outside of it."""
+    kind = device.type
+    if kind not in ("cpu", "cuda"):
+        return None
+    if hasattr(torch, "get_autocast_dtype"):
+        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    if kind == "cpu":  # torch < 2.4 has functions of their own for each
+        return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+    return torch.get_autocast_gpu_dtype() if torch.is_autocast_enabled() else None
 
 
 def restore_numpy_long() -> None:

@@ -306,3 +306,20 @@ def test_fairseq_of_this_environment_is_found():
     if not compat.fairseq_installed():
         pytest.skip("no fairseq here")
     assert compat.require_fairseq() is sys.modules["fairseq"]
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_is_known_to_torch_before_2_4_too(monkeypatch, dtype, is_old):
+    def found(kind):
+        with monkeypatch.context() as patch, warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            if is_old:
+                patch.delattr(torch, "get_autocast_dtype", raising=False)
+            return compat.autocast_dtype(torch.device(kind))
+
+    assert found("cpu") is found("cuda") is found("meta") is None
+    with torch.autocast("cpu", dtype):
+        assert found("cpu") == dtype and found("cuda") is found("meta") is None
+        with torch.autocast("cpu", enabled=False):
+            assert found("cpu") is None

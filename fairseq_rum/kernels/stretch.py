@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fairseq_rum.cells.base import RecurrentCell, State
+from fairseq_rum.compat import autocast_dtype
 from fairseq_rum.kernels.dispatch import Kernel
 
 
@@ -28,7 +29,7 @@ class StretchKernel(Kernel):
             return "no sequence of less than two steps"
         if x.dtype not in (torch.float32, torch.float64):
             return "no half precision"
-        if torch.is_autocast_enabled(x.device.type):
+        if autocast_dtype(x.device) is not None:
             return "no autocast"
         return None
 

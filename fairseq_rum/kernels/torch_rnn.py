@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fairseq_rum.cells.base import RecurrentCell, State
+from fairseq_rum.compat import autocast_dtype
 from fairseq_rum.kernels.dispatch import Kernel, register_kernel
 
 SHUT = 1e4
@@ -39,7 +40,7 @@ class _TorchKernel(Kernel):
             return f"no {' or '.join(cell.step_extras)}"
         if x.shape[1] == 0:
             return "no empty sequence"
-        if x.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+        if x.device.type == "cpu" and autocast_dtype(x.device) is not None:
             return "no autocast on CPUs, which may lack the instructions"
         return None
 

@@ -1,4 +1,4 @@
-"""What the hand-derived loops share: autocast, activations, refusal of second derivatives."""
+"""What the hand-derived loops share: activations, refusal of second derivatives."""
 
 from __future__ import annotations
 
@@ -17,13 +17,6 @@ NEAR_ANTIPARALLEL = 1.0 / 16.0
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """float64 for float64, else float32: what reductions and rotations are computed in."""
     return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def autocast_dtype(device: torch.device) -> Optional[torch.dtype]:
-    """The dtype of matrix products under torch.autocast on this device; None outside of it."""
-    if device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type):
-        return torch.get_autocast_dtype(device.type)
-    return None
 
 
 def _tanh_slope(c: Tensor) -> Tensor:

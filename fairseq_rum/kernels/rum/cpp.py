@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fairseq_rum.cells.base import RecurrentCell, State
 from fairseq_rum.cells.rum import RUMCell
-from fairseq_rum.compat import is_compiling
+from fairseq_rum.compat import autocast_dtype, is_compiling
 from fairseq_rum.kernels.rum.base import RumKernel, RumSettings
 from fairseq_rum.kernels.rum.common import first_order_only
 
@@ -134,7 +134,7 @@ class CppKernel(RumKernel):
                 return f"float32 and float64 only, not {str(tensor.dtype)[6:]}"
             if tensor.dtype != x.dtype:
                 return f"one dtype only, not {str(x.dtype)[6:]} with {str(tensor.dtype)[6:]}"
-        if torch.is_autocast_enabled("cpu"):
+        if autocast_dtype(torch.device("cpu")) is not None:
             return "no autocast"
         if is_compiling():
             return "no tracing by torch.compile"

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from fairseq_rum.cells.base import RecurrentCell, State
-from fairseq_rum.compat import is_compiling
+from fairseq_rum.compat import autocast_dtype, is_compiling
 from fairseq_rum.functional.activations import get_activation
 from fairseq_rum.functional.norms import DENORMAL_FLOOR, NORM_FLOOR
 from fairseq_rum.functional.rotation import _perpendicular
@@ -45,7 +45,6 @@ from fairseq_rum.kernels.rum.common import (
     SLOPES,
     TINY,
     accumulation_dtype,
-    autocast_dtype,
     first_order_only,
 )
 

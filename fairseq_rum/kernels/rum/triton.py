@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from fairseq_rum.cells.base import RecurrentCell, State
-from fairseq_rum.compat import is_compiling
+from fairseq_rum.compat import autocast_dtype, is_compiling
 from fairseq_rum.kernels.rum.base import RumKernel, RumSettings
-from fairseq_rum.kernels.rum.common import accumulation_dtype, autocast_dtype, first_order_only
+from fairseq_rum.kernels.rum.common import accumulation_dtype, first_order_only
 
 logger = logging.getLogger(__name__)
 
