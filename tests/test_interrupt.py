@@ -41,6 +41,8 @@ def interrupted(command, log, send):
         process = subprocess.Popen(
             [str(x) for x in command], stdout=output, stderr=output, cwd=ROOT,
             start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+            # Where the tests run in the background of a shell, SIGINT is ignored, as inherited.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
     try:
         assert wait_for(lambda: "train_inner" in log.read_text(), 120), log.read_text()[-3000:]
