@@ -134,7 +134,7 @@ class CppKernel(RumKernel):
                 return f"float32 and float64 only, not {str(tensor.dtype)[6:]}"
             if tensor.dtype != x.dtype:
                 return f"one dtype only, not {str(x.dtype)[6:]} with {str(tensor.dtype)[6:]}"
-        if autocast_dtype(torch.device("cpu")) is not None:
+        if autocast_dtype(x.device) is not None:
             return "no autocast"
         if is_compiling():
             return "no tracing by torch.compile"
