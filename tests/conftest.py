@@ -28,6 +28,15 @@ def shared_data():
     return Path(path)
 
 
+def skip_without_products(dtype):
+    """Skip where this torch has no matrix products of the type for this processor."""
+    try:
+        # Large enough for oneDNN, which torch asks for those in bfloat16.
+        torch.nn.functional.linear(torch.ones(64, 64, dtype=dtype), torch.ones(64, 64, dtype=dtype))
+    except RuntimeError as error:
+        pytest.skip(f"torch {torch.__version__} multiplies no {dtype} here: {error}")
+
+
 def run_fairseq(command, *arguments):
     """Run ``fairseq-<command>`` in this process, as its executable would."""
     import importlib

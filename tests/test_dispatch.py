@@ -143,3 +143,17 @@ def test_what_no_fused_loop_covers_runs_and_is_logged(caplog, monkeypatch):
     half = build_cell("rum", 3, 4).to(torch.bfloat16)
     run_sequence(half, x.to(torch.bfloat16), half.init_state(2))
     assert len(caplog.messages) == 2 and "takes fused" in caplog.messages[1]
+
+
+def test_half_precision_on_cpus_is_not_for_torchs_own_loops(caplog, monkeypatch):
+    monkeypatch.setattr(dispatch, "_LOGGED", set())
+    caplog.set_level(logging.INFO)
+    for unit in ("lstm", "gru"):
+        cell = build_cell(unit, 3, 4)
+        x = torch.randn(2, 5, 3)
+        exact, _ = run_sequence(cell, x, cell.init_state(2))
+        cell.to(torch.bfloat16)
+        half, _ = run_sequence(cell, x.to(torch.bfloat16), cell.init_state(2))
+        torch.testing.assert_close(half.float(), exact, atol=0.03, rtol=0)  # 8 bits, 5 steps
+    taken = [message.partition("takes ")[2].split()[0] for message in caplog.messages]
+    assert taken == ["fused", "naive"] * 2

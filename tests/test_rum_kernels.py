@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from conftest import skip_without_products
 
 from fairseq_rum.cells import RUMCell
 from fairseq_rum.kernels.naive import run_naive
@@ -405,6 +406,7 @@ def test_dead_units_are_flushed(backend):
 @pytest.mark.parametrize("lambda_", [0, 1])
 @pytest.mark.parametrize("masked", [False, True])
 def test_half_precision(backend, dtype, lambda_, masked):
+    skip_without_products(dtype)
     steps = 3 if backend is INTERPRETED else 12
     case = make_case(steps, 4, 16, torch.float32, masked, lambda_=lambda_, eta=1.0)
     if lambda_:
@@ -429,6 +431,7 @@ def test_half_precision(backend, dtype, lambda_, masked):
 
 @pytest.mark.parametrize("lambda_", [0, 1])
 def test_autocast(backend, lambda_):
+    skip_without_products(torch.bfloat16)
     steps = 3 if backend is INTERPRETED else 10
     case = make_case(steps, 4, 16, torch.float32, lambda_=lambda_, eta=1.0)
     if lambda_:

@@ -40,8 +40,9 @@ class _TorchKernel(Kernel):
             return f"no {' or '.join(cell.step_extras)}"
         if x.shape[1] == 0:
             return "no empty sequence"
-        if x.device.type == "cpu" and autocast_dtype(x.device) is not None:
-            return "no autocast on CPUs, which may lack the instructions"
+        narrow = x.dtype in (torch.bfloat16, torch.float16)
+        if (narrow or autocast_dtype(x.device) is not None) and x.device.type == "cpu":
+            return "no half precision on CPUs, which may lack the instructions"
         return None
 
     def __call__(
