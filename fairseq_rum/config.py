@@ -8,6 +8,7 @@ that is made of others is made of are fields with ``composite`` in the place of 
 
 import dataclasses
 import inspect
+import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, Optional
 
@@ -195,7 +196,7 @@ def check_units(cfg: Any, units: Iterable[str], preset: Any = None) -> None:
     for unit in list(used):
         used.update(part_units(cfg, unit))
     for entry in _given_options(cfg):
-        by_default = getattr(cfg, entry.name) == getattr(preset, entry.name, None)
+        by_default = getattr(cfg, entry.name) == _default(preset, entry.name, cfg)
         if _owner(entry) not in used and not by_default:
             raise InputError(
                 f"{_flag(entry)} is an option of unit {_owner(entry)!r}, "
@@ -226,6 +227,13 @@ def build_unit(cfg: Any, unit: str, input_size: int, hidden_size: int) -> Recurr
     if parts:
         options["part_options"] = {part: unit_options(cfg, part) for part in parts}
     return build_cell(unit, input_size, hidden_size, **options)
+
+
+def _default(preset: Any, name: str, cfg: Any) -> Any:
+    """A default of an architecture; ``${model.x}`` stands for the model's option x."""
+    default = getattr(preset, name, None)
+    other = re.fullmatch(r"\$\{model\.(\w+)\}", str(default))
+    return getattr(cfg, other[1]) if other else default
 
 
 def _owner(entry: dataclasses.Field) -> Optional[str]:

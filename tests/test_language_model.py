@@ -170,8 +170,10 @@ def test_resume_in_the_middle_of_an_epoch_is_bit_for_bit(char_data, tmp_path, ex
 def test_resume_with_other_streams_is_refused(char_data, tmp_path):
     train(char_data, tmp_path, "--max-update", 4)
     before = (tmp_path / "checkpoint_last.pt").read_bytes()
-    with pytest.raises(InputError, match="4 streams .*--batch-size.* this run has .* 2 and 18"):
-        train(char_data, tmp_path, "--max-update", 6, "--batch-size", 2)
+    for rows, window in ((2, 18), (16, 18), (4, 60)):
+        other = ["--batch-size", rows, "--tokens-per-sample", window]
+        with pytest.raises(InputError, match=f"4 streams .* this run has .* {rows} and {window}"):
+            train(char_data, tmp_path, "--max-update", 6, *other)
     assert (tmp_path / "checkpoint_last.pt").read_bytes() == before
     train(char_data, tmp_path, "--max-update", 6, "--batch-size", 2, "--reset-dataloader")
 

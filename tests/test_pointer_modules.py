@@ -110,6 +110,14 @@ def test_energies_are_the_naive_ones(monkeypatch, dtype, tolerance, with_coverag
         assert a.dtype == dtype and (a - b).abs().max() < tolerance
 
 
+def test_second_derivative_of_energies_is_refused():
+    inputs = [torch.randn(5, 3, 6, requires_grad=True), torch.randn(5, 6), torch.randn(6)]
+    energies = attention_energies.energies(*inputs)
+    (gradient,) = torch.autograd.grad(energies.sum(), inputs[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="naive_energies"):
+        gradient.square().sum().backward()
+
+
 def test_a_row_without_any_place():
     attention = CoverageAttention(4, 6)
     query, memory, features = attention_inputs(dtype=torch.float32)

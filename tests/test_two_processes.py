@@ -48,8 +48,10 @@ def test_two_processes_are_one_of_twice_the_batch(char_data, tmp_path):
     """Six updates, the last two of them after a restart in two processes, and in one."""
     one = train(char_data, tmp_path / "one", "--max-update", 6)
     two = train_in_two(char_data, tmp_path / "two", "--max-update", 4, "--batch-size", 2)
-    states = torch.load(two, weights_only=True)["extra_state"]["StatefulLanguageModelingTask"]
-    assert states["layout"]["streams"] == 4 and states["states"][0][0].shape == (4, 16)
+    extra = torch.load(two, weights_only=True)["extra_state"]
+    states = extra["StatefulLanguageModelingTask"]
+    assert extra["train_iterator"]["layout"]["streams"] == 4
+    assert states["states"][0][0].shape == (4, 16)
     shutil.copytree(tmp_path / "two", tmp_path / "again")
     two = train_in_two(char_data, tmp_path / "two", "--max-update", 6, "--batch-size", 2)
     again = train(char_data, tmp_path / "again", "--max-update", 6)

@@ -134,6 +134,16 @@ def test_initialization_of_fast_weights():
 
 
 @pytest.mark.parametrize("unit", ["fast_weights", "weinet"])
+def test_second_derivative_of_the_attention_form_is_refused(unit):
+    cell = make(unit)
+    x = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)
+    outputs, _ = run_sequence(cell, x, cell.init_state(2), backend="fused")
+    (gradient,) = torch.autograd.grad(outputs.sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="naive"):
+        (outputs.sum() + gradient.square().sum()).backward()
+
+
+@pytest.mark.parametrize("unit", ["fast_weights", "weinet"])
 def test_calls_that_take_the_matrix_form(unit):
     cell = build_cell(unit, 3, N)
     x = torch.randn(2, 4, 3)

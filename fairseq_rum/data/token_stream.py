@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Sequence
 import numpy as np
 import torch
 from fairseq.data import FairseqDataset
+from fairseq.data.iterators import EpochBatchIterator
 from torch import Tensor
 
 from fairseq_rum.errors import InputError
@@ -153,3 +154,44 @@ class StreamWindows(FairseqDataset):
     def batches(self) -> List[List[int]]:
         """One window a batch."""
         return [[index] for index in range(len(self))]
+
+
+class WindowIterator(EpochBatchIterator):
+    """Windows in the order of the text; a position within an epoch is of a way to cut it.
+
+    Args:
+        windows: the data set.
+        **options: of fairseq's iterator.
+    """
+
+    def __init__(self, windows: StreamWindows, **options: Any) -> None:
+        super().__init__(
+            dataset=windows,
+            collate_fn=windows.collater,
+            batch_sampler=windows.batches(),
+            disable_shuffling=True,  # a shuffled window would continue another one's state
+            persistent_workers=False,  # those of a dropped iterator take seconds to die
+            **options,
+        )
+
+    def state_dict(self) -> Dict[str, Any]:
+        """fairseq's position within the epoch, and how the text is cut."""
+        return {**super().state_dict(), "layout": self.dataset.layout}
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Continue within an epoch.
+
+        Raises:
+            InputError: this run is cut into streams and windows in another way than the saved one.
+        """
+        now = self.dataset.layout
+        then = state_dict.get("layout", now)  # fairseq's own task has none
+        if state_dict["iterations_in_epoch"] > 0 and then != now:
+            raise InputError(
+                "the checkpoint was saved within an epoch of "
+                f"{then['tokens']:,} tokens in {then['streams']} streams (--batch-size x processes)"
+                f" and windows of {then['window']} (--tokens-per-sample), this run has "
+                f"{now['tokens']:,}, {now['streams']} and {now['window']}: use the same, or "
+                "--reset-dataloader to start the epoch anew"
+            )
+        super().load_state_dict(state_dict)

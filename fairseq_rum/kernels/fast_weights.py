@@ -13,9 +13,9 @@ from typing import List, Optional, Tuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from fairseq_rum.cells.base import RecurrentCell
+from fairseq_rum.functional.first_order import first_order_only
 from fairseq_rum.functional.norms import LAYER_NORM_EPS
 from fairseq_rum.kernels.dispatch import register_kernel
 from fairseq_rum.kernels.stretch import StretchKernel
@@ -73,7 +73,7 @@ class _AttentionStretch(torch.autograd.Function):
         return history
 
     @staticmethod
-    @once_differentiable
+    @first_order_only("the backend naive")
     def backward(ctx, grad_history: Tensor) -> Tuple[Optional[Tensor], ...]:  # noqa: ANN001
         first, start, weight_hh, gain, shift, history, past, powers = ctx.saved_tensors
         decay, inner_steps = ctx.settings

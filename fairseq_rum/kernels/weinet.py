@@ -14,9 +14,9 @@ from typing import List, Optional, Tuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from fairseq_rum.cells.base import RecurrentCell
+from fairseq_rum.functional.first_order import first_order_only
 from fairseq_rum.functional.norms import LAYER_NORM_EPS
 from fairseq_rum.kernels.dispatch import register_kernel
 from fairseq_rum.kernels.stretch import StretchKernel
@@ -97,7 +97,7 @@ class _AttentionStretch(torch.autograd.Function):
         return history, written, log_keep
 
     @staticmethod
-    @once_differentiable
+    @first_order_only("the backend naive")
     def backward(
         ctx,  # noqa: ANN001
         grad_history: Tensor,

@@ -5,7 +5,6 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
-from fairseq import utils
 from fairseq.data import Dictionary
 from fairseq.models import FairseqLanguageModel, register_model
 from fairseq.modules import AdaptiveSoftmax
@@ -84,7 +83,8 @@ class RumLanguageModel(NamedArchitectures, FairseqLanguageModel):
         """
         preset = cls.preset()
         check_units(cfg, [cfg.rnn_unit], preset)
-        check_sizes(cfg, ("decoder_layers", "decoder_embed_dim", "decoder_hidden_size"))
+        sizes = ("layers", "embed_dim", "hidden_size", "out_embed_dim")
+        check_sizes(cfg, [f"decoder_{size}" for size in sizes])
         if not 0.0 <= cfg.dropout < 1.0:
             raise InputError(f"--dropout must lie in [0, 1), got {cfg.dropout}")
         model = cls(RecurrentDecoder(cfg, task.source_dictionary, task.target_dictionary))
@@ -294,13 +294,16 @@ def _adaptive_cutoff(cfg: RumLanguageModelConfig, vocabulary: int) -> Optional[L
             "--criterion adaptive_loss"
         )
     if cfg.adaptive_softmax_cutoff is not None:
-        cutoff = utils.eval_str_list(cfg.adaptive_softmax_cutoff, type=int)
-        if sorted(set(cutoff)) != list(cutoff) or cutoff[-1] > vocabulary:
+        try:
+            cutoff = [int(c) for c in cfg.adaptive_softmax_cutoff.split(",")]
+        except ValueError:
+            cutoff = []
+        if not cutoff or sorted({0, *cutoff}) != [0, *cutoff] or cutoff[-1] > vocabulary:
             raise InputError(
-                f"--adaptive-softmax-cutoff {cfg.adaptive_softmax_cutoff} must increase and stay "
-                f"within the vocabulary of {vocabulary}"
+                f"--adaptive-softmax-cutoff {cfg.adaptive_softmax_cutoff} must be numbers that "
+                f"increase from at least 1 to at most the vocabulary of {vocabulary}"
             )
-        return list(cutoff)
+        return cutoff
     default = [c for c in (10000, 50000, 200000) if c < vocabulary]
     if not default:
         raise InputError(

@@ -12,6 +12,7 @@ from fairseq_rum.config import UnitConfig, build_unit, check_sizes, check_units
 from fairseq_rum.data.memory_tasks import MemoryProblem
 from fairseq_rum.errors import InputError
 from fairseq_rum.layers import StackedRecurrent
+from fairseq_rum.models.named_architectures import NamedArchitectures
 
 
 @dataclass
@@ -24,7 +25,7 @@ class RumMemoryConfig(UnitConfig):
 
 
 @register_model("rum_memory", dataclass=RumMemoryConfig)
-class RumMemory(BaseFairseqModel):
+class RumMemory(NamedArchitectures, BaseFairseqModel):
     """The model of the memory tasks: h = units(one-hot x), logits = W h + b.
 
     Args:
@@ -35,6 +36,8 @@ class RumMemory(BaseFairseqModel):
         - ``src_tokens`` ``(B, T)``, indices of input symbols;
         - output: logits ``(B, answer_steps, output_symbols)`` of the last so many steps.
     """
+
+    base_config = RumMemoryConfig
 
     def __init__(self, cfg: RumMemoryConfig, problem: MemoryProblem) -> None:
         super().__init__()
@@ -63,7 +66,7 @@ class RumMemory(BaseFairseqModel):
             raise InputError(
                 "--arch rum_memory needs --task copying_memory or --task associative_recall"
             )
-        check_units(cfg, [cfg.rnn_unit])
+        check_units(cfg, [cfg.rnn_unit], cls.preset())
         check_sizes(cfg, ("hidden_size", "num_layers"))
         return cls(cfg, problem)
 

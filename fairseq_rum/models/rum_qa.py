@@ -13,6 +13,7 @@ from fairseq_rum.errors import InputError
 from fairseq_rum.layers import StackedRecurrent
 from fairseq_rum.layers.probe import Probe
 from fairseq_rum.models.dictionary_check import DictionaryCheck
+from fairseq_rum.models.named_architectures import NamedArchitectures
 from fairseq_rum.modules.sentence_attention import ATTENTIONS, SentenceAttention
 from fairseq_rum.modules.sentence_embedding import SENTENCE_EMBEDDINGS, embed_sentences
 
@@ -60,7 +61,7 @@ class RumQaConfig(UnitConfig):
 
 
 @register_model("rum_qa", dataclass=RumQaConfig)
-class RumQa(BaseFairseqModel):
+class RumQa(NamedArchitectures, BaseFairseqModel):
     """A unit reads the story and then the question; the last state gives the answer.
 
     At the level of words it reads a word a step, with an end to each sentence; at the level of
@@ -77,6 +78,8 @@ class RumQa(BaseFairseqModel):
         - ``src_lengths`` ``(B,)``;
         - output: logits ``(B, answers)``.
     """
+
+    base_config = RumQaConfig
 
     def __init__(self, cfg: RumQaConfig, task: Any) -> None:
         super().__init__()
@@ -116,7 +119,7 @@ class RumQa(BaseFairseqModel):
         """
         if not hasattr(task, "num_answers"):
             raise InputError("--arch rum_qa needs --task babi_qa")
-        check_units(cfg, [cfg.rnn_unit])
+        check_units(cfg, [cfg.rnn_unit], cls.preset())
         check_sizes(cfg, ("embed_dim", "hidden_size", "num_layers", "reproduce_padding"))
         if not 0.0 <= cfg.dropout < 1.0:
             raise InputError(f"--dropout must lie in [0, 1), got {cfg.dropout}")

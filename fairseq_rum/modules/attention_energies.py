@@ -12,7 +12,8 @@ from typing import Any, Optional, Tuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from fairseq_rum.functional.first_order import first_order_only
 
 _PIECE = 1 << 18
 """Elements worked on at a time on the CPU, 1 MiB in float32."""
@@ -70,7 +71,7 @@ class _Energies(torch.autograd.Function):
         return result
 
     @staticmethod
-    @once_differentiable
+    @first_order_only("naive_energies")
     def backward(  # type: ignore[override]
         ctx: Any, grad: Tensor
     ) -> Tuple[Optional[Tensor], ...]:

@@ -35,9 +35,10 @@ class MemoryTaskConfig(DynamicsConfig):
     stop_at_accuracy: Optional[float] = field(
         default=None,
         metadata={
-            "help": "stop after the validation that reaches this accuracy in percent, through "
-            "fairseq's early stopping: needs --patience 1 --best-checkpoint-metric "
-            f"{_STOP_METRIC} --maximize-best-checkpoint-metric"
+            "help": "stop after the validation that reaches this accuracy in percent (where it is "
+            "the first of a run or a resumed run, after the next), through fairseq's early "
+            f"stopping: needs --patience 1 --best-checkpoint-metric {_STOP_METRIC} "
+            "--maximize-best-checkpoint-metric; the model that reached it is checkpoint_last.pt"
         },
     )
     train_subset: str = II("dataset.train_subset")

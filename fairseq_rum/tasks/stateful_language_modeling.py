@@ -23,7 +23,7 @@ from fairseq_rum.data.char_codec import CodecInfo
 from fairseq_rum.data.dictionaries import load_dictionary
 from fairseq_rum.data.encoders import build_codec_encoder
 from fairseq_rum.data.indexed import load_split
-from fairseq_rum.data.token_stream import StreamWindows, TokenStream
+from fairseq_rum.data.token_stream import StreamWindows, TokenStream, WindowIterator
 from fairseq_rum.errors import InputError
 from fairseq_rum.tasks.divergence import StopsWhenDiverging
 from fairseq_rum.tasks.dynamics import DynamicsConfig, LogsDynamics
@@ -164,17 +164,13 @@ class StatefulLanguageModelingTask(LogsDynamics, StopsWhenDiverging, LanguageMod
         )
         if dataset is self.datasets.get(self.args.train_subset):
             self._train_windows = windows
-        return EpochBatchIterator(
-            dataset=windows,
-            collate_fn=windows.collater,
-            batch_sampler=windows.batches(),
+        return WindowIterator(
+            windows,
             seed=seed,
             num_workers=num_workers,
             epoch=epoch,
             buffer_size=data_buffer_size,
-            disable_shuffling=True,  # a shuffled window would continue another one's state
             skip_remainder_batch=skip_remainder_batch,
-            persistent_workers=False,  # those of a dropped iterator take seconds to die
         )
 
     def eval_lm_dataloader(
@@ -252,37 +248,20 @@ class StatefulLanguageModelingTask(LogsDynamics, StopsWhenDiverging, LanguageMod
         """What fairseq saves with a checkpoint for :meth:`set_checkpoint_dict`."""
         carried = self._carried[True]
         states = self._gathered if self._gathered is not None else carried.final_states()
-        if states is None or self._train_windows is None:
-            return {}
+        if states is None or carried.next_window >= len(self._train_windows):
+            return {}  # an epoch starts from the initial state
         record = {
-            "layout": self._train_windows.layout,
             "next_window": carried.next_window,
             "states": [tuple(part.cpu() for part in state) for state in states],
         }
         return {type(self).__name__: record}
 
     def set_checkpoint_dict(self, record: Dict[str, Any]) -> None:
-        """Continue within an epoch.
-
-        Raises:
-            InputError: the run is cut into streams and windows in another way than the saved one.
-        """
+        """Continue within an epoch, with this process's streams."""
         windows = self._train_windows
-        next_window = record["next_window"]
-        if next_window >= len(windows):
-            return  # saved at the end of an epoch: the next one starts from the initial state
-        if record["layout"] != windows.layout:
-            then, now = record["layout"], windows.layout
-            raise InputError(
-                "the checkpoint was saved within an epoch of "
-                f"{then['tokens']:,} tokens in {then['streams']} streams (--batch-size x processes)"
-                f" and windows of {then['window']} (--tokens-per-sample), this run has "
-                f"{now['tokens']:,}, {now['streams']} and {now['window']}: use the same, or "
-                "--reset-dataloader to start the epoch anew"
-            )
         rows = slice(windows.first_row, windows.first_row + windows.batch_size)
         states = [tuple(part[rows] for part in state) for state in record["states"]]
-        self._carried[True].restore(next_window, states)
+        self._carried[True].restore(record["next_window"], states)
 
     def build_bpe(self, args: Any) -> Any:
         """The data directory's character codec, where there is one and no other ``--bpe``."""

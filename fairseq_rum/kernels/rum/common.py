@@ -1,8 +1,8 @@
-"""What the hand-derived loops share: activations, refusal of second derivatives."""
+"""What the hand-derived loops share: precision, slopes of the activations."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, NoReturn, Optional, Tuple
+from typing import Callable, Dict
 
 import torch
 from torch import Tensor
@@ -43,30 +43,3 @@ SLOPES: Dict[str, Callable[[Tensor], Tensor]] = {
     "none": torch.ones_like,
 }
 """f'(z) as a function of f(z), which is what the loops keep."""
-
-
-class _FirstOrderOnly(torch.autograd.Function):
-    @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, marker: Tensor, *gradients: Optional[Tensor]
-    ) -> Tuple[Optional[Tensor], ...]:
-        return tuple(None if g is None else g.view_as(g) for g in gradients)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Optional[Tensor]) -> NoReturn:  # type: ignore[override]
-        raise RuntimeError(
-            "the fused loops of RUM have first derivatives only: "
-            "second derivatives need the backend naive"
-        )
-
-
-def first_order_only(gradients: Tuple[Optional[Tensor], ...]) -> Tuple[Optional[Tensor], ...]:
-    """The gradients as they are, but differentiating them raises instead of giving zeros.
-
-    torch's ``once_differentiable`` says so only where the incoming gradient needs a gradient, which
-    it does not in ``autograd.grad(loss, x, create_graph=True)``: a gradient penalty would be
-    left out silently.
-    """
-    if not torch.is_grad_enabled():  # no create_graph
-        return gradients
-    return _FirstOrderOnly.apply(torch.empty(0, requires_grad=True), *gradients)

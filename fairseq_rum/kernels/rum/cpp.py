@@ -13,8 +13,8 @@ from torch import Tensor
 from fairseq_rum.cells.base import RecurrentCell, State
 from fairseq_rum.cells.rum import RUMCell
 from fairseq_rum.compat import autocast_dtype, is_compiling
+from fairseq_rum.functional.first_order import first_order_only
 from fairseq_rum.kernels.rum.base import RumKernel, RumSettings
-from fairseq_rum.kernels.rum.common import first_order_only
 
 EXTENSION = "fairseq_rum._C"
 BUILD_NOTE = Path(__file__).resolve().parents[2] / "_C.not_built.txt"
@@ -75,6 +75,7 @@ class _Loop(torch.autograd.Function):
         return outputs, last, final_memory
 
     @staticmethod
+    @first_order_only("the backend naive")
     def backward(  # type: ignore[override]
         ctx,  # noqa: ANN001
         *grads: Optional[Tensor],
@@ -83,7 +84,7 @@ class _Loop(torch.autograd.Function):
         result = _module.backward(
             list(grads), list(ctx.needs_input_grad[:6]), *tensors, *ctx.options
         )
-        return (*first_order_only(tuple(result)), None, None)
+        return (*result, None, None)
 
 
 def _run(

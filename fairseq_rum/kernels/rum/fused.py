@@ -37,6 +37,7 @@ from torch import Tensor
 from fairseq_rum.cells.base import RecurrentCell, State
 from fairseq_rum.compat import autocast_dtype, is_compiling
 from fairseq_rum.functional.activations import get_activation
+from fairseq_rum.functional.first_order import first_order_only
 from fairseq_rum.functional.norms import DENORMAL_FLOOR, NORM_FLOOR
 from fairseq_rum.functional.rotation import _perpendicular
 from fairseq_rum.kernels.rum.base import RumKernel, RumSettings
@@ -45,7 +46,6 @@ from fairseq_rum.kernels.rum.common import (
     SLOPES,
     TINY,
     accumulation_dtype,
-    first_order_only,
 )
 
 BLOCK = 16  # steps whose element-wise work is done at a time, at most
@@ -132,24 +132,24 @@ class _Loop(torch.autograd.Function):
         return results
 
     @staticmethod
+    @first_order_only("the backend naive")
     def backward(  # type: ignore[override]
         ctx: Any, *gradients: Optional[Tensor]
     ) -> Tuple[Optional[Tensor], ...]:
         if all(gradient is None for gradient in gradients):
             return (None,) * 7
         *kept, weight, padded = ctx.saved_tensors
-        with torch.no_grad():
-            run = _BackwardPass(
-                _Kept(*kept), ctx.half_turns, weight, padded, *ctx.options, ctx.needs_input_grad
+        run = _BackwardPass(
+            _Kept(*kept), ctx.half_turns, weight, padded, *ctx.options, ctx.needs_input_grad
+        )
+        results = run(*gradients)
+        results = tuple(
+            None if result is None or not needed else result.to(dtype)
+            for result, needed, dtype in zip(
+                results, ctx.needs_input_grad, (*ctx.dtypes, weight.dtype)
             )
-            results = run(*gradients)
-            results = tuple(
-                None if result is None or not needed else result.to(dtype)
-                for result, needed, dtype in zip(
-                    results, ctx.needs_input_grad, (*ctx.dtypes, weight.dtype)
-                )
-            )
-        return (*first_order_only(results), None, None, None)
+        )
+        return (*results, None, None, None)
 
 
 def _blocks(steps: int, elements: int, reverse: bool) -> List[Tuple[int, int]]:

@@ -27,8 +27,9 @@ from torch import Tensor
 
 from fairseq_rum.cells.base import RecurrentCell, State
 from fairseq_rum.compat import autocast_dtype, is_compiling
+from fairseq_rum.functional.first_order import first_order_only
 from fairseq_rum.kernels.rum.base import RumKernel, RumSettings
-from fairseq_rum.kernels.rum.common import accumulation_dtype, first_order_only
+from fairseq_rum.kernels.rum.common import accumulation_dtype
 
 logger = logging.getLogger(__name__)
 
@@ -501,21 +502,21 @@ class _Loop(torch.autograd.Function):
         return outputs, last, final
 
     @staticmethod
+    @first_order_only("the backend naive")
     def backward(  # type: ignore[override]
         ctx: Any, *gradients: Optional[Tensor]
     ) -> Tuple[Optional[Tensor], ...]:
         if all(gradient is None for gradient in gradients):
             return (None,) * 8
         kept = _Kept(*ctx.saved_tensors)
-        with torch.no_grad():
-            results = _backward(kept, *ctx.options, ctx.needs_input_grad, *gradients)
-            results = tuple(
-                None if result is None or not needed else result.to(dtype)
-                for result, needed, dtype in zip(
-                    results, ctx.needs_input_grad, (*ctx.dtypes, kept.weight.dtype)
-                )
+        results = _backward(kept, *ctx.options, ctx.needs_input_grad, *gradients)
+        results = tuple(
+            None if result is None or not needed else result.to(dtype)
+            for result, needed, dtype in zip(
+                results, ctx.needs_input_grad, (*ctx.dtypes, kept.weight.dtype)
             )
-        return (*first_order_only(results), None, None, None, None)
+        )
+        return (*results, None, None, None, None)
 
 
 def _backward(
