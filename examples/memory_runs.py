@@ -173,10 +173,6 @@ def do_run(task: Task, run: Run, options: argparse.Namespace) -> str:
     return f"{record['status']} after {record['updates']:,} updates"
 
 
-def _hardware(options: argparse.Namespace) -> str:
-    return hardware(options.threads, options.gpu)
-
-
 def refresh(task: Task, options: argparse.Namespace) -> None:
     """Write the results of all runs, as far as they are."""
     for run in task.runs:

@@ -226,7 +226,20 @@ def build_unit(cfg: Any, unit: str, input_size: int, hidden_size: int) -> Recurr
     parts = part_units(cfg, unit)
     if parts:
         options["part_options"] = {part: unit_options(cfg, part) for part in parts}
-    return build_cell(unit, input_size, hidden_size, **options)
+    try:
+        return build_cell(unit, input_size, hidden_size, **options)
+    except InputError as error:
+        raise InputError(_with_flags(str(error), cfg)) from error
+
+
+def _with_flags(message: str, cfg: Any) -> str:
+    """What a unit says of its arguments, with the flags that they were given by."""
+    units = re.findall(r"unit '(\w+)'", message)
+    for entry in _given_options(cfg):
+        if units and _owner(entry) == units[-1]:
+            name = re.escape(entry.metadata["argument"].rstrip("_"))
+            message = re.sub(rf"(?<![\w'-]){name}(=\w+)?(?![\w'-])", _flag(entry), message)
+    return message
 
 
 def _default(preset: Any, name: str, cfg: Any) -> Any:

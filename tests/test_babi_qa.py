@@ -236,6 +236,11 @@ def test_bad_options(data, extra, message):
         build(data, *extra)
 
 
+def test_another_unit_in_the_named_architecture(data):
+    _, model = build(data, "--arch", "rum_babi", "--rnn-unit", "gru")
+    assert model.rnn.layers[0].cell.unit == "gru"
+
+
 def test_bad_data(data, tmp_path):
     with pytest.raises(InputError, match="no data directory '/no/such'"):
         build("/no/such")

@@ -89,6 +89,7 @@ def test_bars():
     [
         (["--labels", "gru=GRU"], "--labels gru=GRU: there is no run 'gru', but lstm, rum"),
         (["--tasks", "21"], "--tasks 21: there are tasks 1 to 20"),
+        (["--without", "21"], "--without 21: there are tasks 1 to 20"),
         (["--out", "bars.txt"], "--out bars.txt: the name must end in"),
     ],
 )

@@ -51,7 +51,7 @@ def test_split_shorter_than_batch_times_window(char_data, tmp_path):
         (["--rum-lambda", 2], "lambda must be 0 or 1, got 2"),
         (["--rum-eta", -1], "eta must be positive, got -1"),
         (["--rum-eta", 0], "eta must be positive, got 0"),
-        (["--rum-activation", "gelu"], "unknown activation 'gelu'"),
+        (["--rum-activation", "gelu"], "unknown --rum-activation 'gelu'"),
         (
             ["--rnn-unit", "lstm", "--rum-eta", 1],
             "--rum-eta is an option of unit 'rum', but .* lstm",
@@ -62,6 +62,7 @@ def test_split_shorter_than_batch_times_window(char_data, tmp_path):
         (["--decoder-layers", 0], "--decoder-layers must be at least 1"),
         (["--dropout", 1.0], "--dropout must lie in"),
         (["--tokens-per-sample", 0], "--tokens-per-sample must be at least 1"),
+        (["--decoder-out-embed-dim", 0], "--decoder-out-embed-dim must be at least 1, got 0"),
         (
             ["--share-decoder-input-output-embed", "--decoder-out-embed-dim", 12],
             "needs --decoder-out-embed-dim 12 to equal --decoder-embed-dim 8",
@@ -77,12 +78,24 @@ def test_bad_and_contradictory_options(char_data, arguments, message):
         build(char_data, *arguments)
 
 
+def test_streams_are_told_by_one_option(char_data):
+    task, _ = build(char_data)
+    task.load_dataset("valid")
+    stream = task.dataset("valid")
+    with pytest.raises(InputError, match="give --batch-size, the number of streams"):
+        task.get_batch_iterator(stream)
+    with pytest.raises(InputError, match="--batch-size 4 .* is more than --max-tokens 5: give one"):
+        task.get_batch_iterator(stream, max_tokens=5, max_sentences=4)
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
         ([], "give --adaptive-softmax-cutoff, the vocabulary of .* is below"),
-        (["--adaptive-softmax-cutoff", "12,5"], "must increase and stay within the vocabulary"),
-        (["--adaptive-softmax-cutoff", "5,500"], "must increase and stay within the vocabulary"),
+        *(
+            (["--adaptive-softmax-cutoff", cutoff], f"--adaptive-softmax-cutoff {cutoff} must be")
+            for cutoff in ("12,5", "5,500", "0,5", "abc", "5,,9", "5,5")
+        ),
         (["--adaptive-softmax-cutoff", "9", "--share-decoder-input-output-embed"], "has no effect"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import re
 
 import pytest
 
@@ -61,6 +62,33 @@ def test_every_flag_takes_effect_or_raises(entry):
     other = "lstm" if unit != "lstm" else "gru"
     with pytest.raises(InputError, match="is an option of unit"):
         check_units(cfg, [other])
+
+
+@pytest.mark.parametrize(
+    "unit, options, message",
+    [
+        ("rum", {"rum_eta": -1.0}, "unit 'rum': --rum-eta must be positive, got -1.0"),
+        ("rum", {"rum_lambda": 2}, "unit 'rum': --rum-lambda must be 0 or 1, got 2"),
+        ("rum", {"rum_layer_norm_gate": "before"}, "--rum-layer-norm-gate needs layer norm"),
+        (
+            "rum",
+            {"rum_constant_rotation": True, "rum_no_update_gate": True},
+            "unit 'rum': --rum-constant-rotation without the update gate leaves nothing",
+        ),
+        ("fast_slow", {"slow_hidden_size": 0}, "--slow-hidden-size must be at least 1, got 0"),
+        ("fast_slow", {"fast_cells": 1}, "--fast-cells must be at least 2, got 1"),
+        ("fast_slow", {"slow_rnn_unit": "fast_slow"}, "--slow-rnn-unit fast_slow: it cannot be"),
+        (
+            "fast_slow",
+            {"lstm_zoneout": 2.0, "rum_zoneout": 0.1},
+            "unit 'fast_slow': unit 'lstm': --lstm-zoneout must lie in",
+        ),
+        ("goru", {"goru_capacity": 99}, "--goru-capacity"),
+    ],
+)
+def test_what_a_unit_refuses_is_told_by_its_flag(unit, options, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        build_unit(UnitConfig(**options), unit, 4, 8)
 
 
 def test_zero_is_a_value():

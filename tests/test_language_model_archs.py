@@ -130,6 +130,18 @@ def test_every_architecture_is_in_the_table_of_the_page():
     assert yaml == {*COUNTS, "ptb", "rum_lm"}
 
 
+@pytest.mark.parametrize("arch", ["fs_rum_tiny", "fs_lstm_2", "rum_lm_1000", "lstm_lm_1000"])
+@pytest.mark.parametrize("unit", ["rum", "gru"])
+def test_another_unit_in_a_named_architecture(arch, unit, monkeypatch):
+    """What the architecture sets for the unit that was there is no option that somebody gave."""
+    flags = ["--arch", arch, "--task", "language_modeling", "--rnn-unit", unit, "--dropout", 0.1]
+    model = build(from_flags(*flags).model, monkeypatch)
+    assert {layer.cell.unit for layer in model.decoder.rnn.layers} == {unit}
+    for option in ("--fast-slow-dropout", "--lstm-zoneout"):
+        with pytest.raises(InputError, match=f"{option} is an option of unit"):
+            build(from_flags(*flags, option, 0.2).model, monkeypatch)
+
+
 def table_5():
     lines = PAGE[PAGE.index("| task | lambda") :].splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines[2 : lines.index("")]]

@@ -510,6 +510,14 @@ def test_bad_data_sets(extra, split, message):
         task.load_dataset(split)
 
 
+@pytest.mark.parametrize("arch", ["rum_copying", "rum_recall"])
+def test_another_unit_in_a_named_architecture(arch):
+    _, model = build(*RECALL, *SMALL, "--arch", arch, "--rnn-unit", "lstm")
+    assert model.rnn.layers[0].cell.unit == "lstm"
+    with pytest.raises(InputError, match="--rum-lambda is an option of unit 'rum'"):
+        build(*RECALL, *SMALL, "--arch", arch, "--rnn-unit", "lstm", "--rum-lambda", 0)
+
+
 def test_too_small_batches():
     task, _ = build(*COPYING, *SMALL)
     task.load_dataset("train")

@@ -127,7 +127,8 @@ def prepare(corpus: Corpus, options: argparse.Namespace) -> Path:
         for option in corpus.files(folder, options.data):
             command += shlex.split(option)
         command += ["--destdir", relative(data)]
-        write(folder / "command", [shlex.join(command)])
+        # As it is put into records, which are for other machines too.
+        write(folder / "command", [shlex.join(command).replace(relative(options.data), "DATA")])
         status = execute(command, folder / "prepare.log", options.threads)
         if status:
             raise RuntimeError(f"{folder / 'prepare.log'}: {last_line(folder / 'prepare.log', 0)}")

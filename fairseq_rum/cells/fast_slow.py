@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fairseq_rum.cells.base import RecurrentCell, State, check_probability
 from fairseq_rum.cells.registry import build_cell, get_cell, register_cell
+from fairseq_rum.errors import InputError
 
 
 @register_cell("fast_slow")
@@ -67,7 +68,7 @@ class FastSlowCell(RecurrentCell):
         super().__init__(input_size, hidden_size)
         for unit, option in ((fast_unit, "--fast-rnn-unit"), (slow_unit, "--slow-rnn-unit")):
             if get_cell(unit, option) is type(self):
-                raise ValueError("it cannot be made of itself")
+                raise InputError(f"{option} {unit}: it cannot be made of itself")
         if fast_cells < 2:
             raise ValueError(f"fast_cells must be at least 2, got {fast_cells}")
         slow_size = hidden_size if slow_size is None else slow_size

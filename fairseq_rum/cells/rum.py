@@ -62,7 +62,8 @@ class RUMCell(RecurrentCell):
         rotation_trainable: False keeps what the rotation is made of, tau and e, at its initial
             value: weights and biases (the ablation RUM' of the paper). The update gate learns.
         layer_norm: layer normalization, with epsilon 1e-3.
-        layer_norm_gate: ``before`` or ``after`` the sigmoid of the update gate.
+        layer_norm_gate: normalization ``before`` (when None) or ``after`` the sigmoid of the
+            update gate.
         zoneout: probability that a unit keeps its old value: a random mask in training, the
             expectation in evaluation.
 
@@ -100,7 +101,7 @@ class RUMCell(RecurrentCell):
         bias: bool = True,
         rotation_trainable: bool = True,
         layer_norm: bool = False,
-        layer_norm_gate: str = "before",
+        layer_norm_gate: Optional[str] = None,
         zoneout: float = 0.0,
     ) -> None:
         super().__init__(input_size, hidden_size)
@@ -108,11 +109,11 @@ class RUMCell(RecurrentCell):
             raise ValueError(f"lambda must be 0 or 1, got {lambda_}")
         if eta is not None and not eta > 0:
             raise ValueError(f"eta must be positive, got {eta}: leave it out for no normalization")
-        if layer_norm_gate not in ("before", "after"):
+        if layer_norm_gate not in (None, "before", "after"):
             raise ValueError(
                 f"layer_norm_gate must be before or after the sigmoid, got {layer_norm_gate!r}"
             )
-        if layer_norm_gate == "after" and not (layer_norm and update_gate):
+        if layer_norm_gate is not None and not (layer_norm and update_gate):
             raise ValueError("layer_norm_gate needs layer normalization and the update gate")
         if not rotation_trainable and not update_gate:
             raise ValueError(
@@ -126,7 +127,7 @@ class RUMCell(RecurrentCell):
         self.update_gate = update_gate
         self.rotation_trainable = rotation_trainable
         self.layer_norm = layer_norm
-        self.layer_norm_gate = layer_norm_gate
+        self.layer_norm_gate = layer_norm_gate or "before"
         self.zoneout = check_probability("zoneout", zoneout)
         self._f = get_activation(activation)
         self._make_weights(bias)

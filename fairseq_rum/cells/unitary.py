@@ -92,7 +92,7 @@ class PairRotations(nn.Module):
         is_complex: unitary (True) or orthogonal (False).
 
     Parameters: ``theta`` ``(K,)`` and, if complex, ``phi`` ``(K,)`` and ``omega`` ``(N,)``, all
-    drawn from U(-pi, pi). K = L (N - 1) / 2 for even N, L (N - 1) / 2 for odd N, or what
+    drawn from U(-pi, pi). K = L (N - 1) / 2, or what
     :func:`fairseq_rum.functional.eunn.eunn_layout` says for the FFT arrangement.
 
     Raises:

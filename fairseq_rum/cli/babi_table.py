@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     tasks = sorted({task for accuracies in results.values() for task in accuracies})
     if args.tasks is not None:
         tasks = parse_tasks(args.tasks)
-    without = parse_tasks(args.without) if args.without is not None else []
+    without = parse_tasks(args.without, "--without") if args.without is not None else []
     print(table(results, tasks, without))
     if args.out is not None:
         from fairseq_rum.viz.babi_table import plot_tasks

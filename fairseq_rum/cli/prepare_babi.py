@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def parse_tasks(text: str) -> list[int]:
+def parse_tasks(text: str, option: str = "--tasks") -> list[int]:
     """The task numbers of a list such as ``1,6,15-20``, sorted.
 
     Raises:
@@ -96,10 +96,10 @@ def parse_tasks(text: str) -> list[int]:
     for part in text.split(","):
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise InputError(f"--tasks {text}: expected numbers, such as 1,6,15-20")
+            raise InputError(f"{option} {text}: expected numbers, such as 1,6,15-20")
         tasks.update(range(int(first), int(last or first) + 1))
     if not tasks or not tasks <= set(range(1, len(TASK_NAMES) + 1)):
-        raise InputError(f"--tasks {text}: there are tasks 1 to {len(TASK_NAMES)}")
+        raise InputError(f"{option} {text}: there are tasks 1 to {len(TASK_NAMES)}")
     return sorted(tasks)
 
 

@@ -346,6 +346,7 @@ def _print_summary(
             f"fairseq-train {shlex.quote(args.destdir)}",
             '--user-dir "$(fairseq-rum user-dir)"',
             "--task rum_summarization --criterion pointer_coverage_loss --arch pointer_gen_rum",
+            "--optimizer rum_adagrad --lr 0.15 --clip-norm 2.0 --batch-size 16",
         ]
         if "valid" not in counts:
             train.append("--disable-validation")

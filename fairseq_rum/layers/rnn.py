@@ -143,7 +143,7 @@ class RUM(RNN):
     Args:
         input_size, hidden_size, num_layers, batch_first, dropout, bidirectional: as in torch.
         lambda_, eta, activation, update_gate, bias: see :class:`fairseq_rum.cells.RUMCell`.
-        kwargs: backend, device and dtype, see :class:`RNN`.
+        kwargs: backend, device and dtype, see :class:`RNN`; other options of the unit.
 
     Example:
         >>> rum = RUM(10, 20, num_layers=2, lambda_=1)

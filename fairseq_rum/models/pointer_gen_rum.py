@@ -32,6 +32,13 @@ _UNIT_BOUND = 0.02  # of See et al.'s LSTM
 class PointerGeneratorConfig(UnitConfig):
     """Options of ``pointer_gen_rum``."""
 
+    rnn_backend: str = field(
+        default="auto",
+        metadata={
+            "help": "version of the loop of the encoder's unit: auto, naive, fused, cpp or triton; "
+            "the decoder attends between its steps and has no such loop"
+        },
+    )
     encoder_rnn_unit: str = field(
         default="lstm", metadata={"help": "recurrent unit of the encoder: lstm, rum, gru, ..."}
     )

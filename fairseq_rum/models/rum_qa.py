@@ -29,7 +29,8 @@ class RumQaConfig(UnitConfig):
     hidden_size: int = field(default=100, metadata={"help": "hidden size of the unit, N"})
     num_layers: int = field(default=1, metadata={"help": "number of layers, >= 1"})
     dropout: float = field(
-        default=0.0, metadata={"help": "dropout on the unit's inputs and on the last features"}
+        default=0.0,
+        metadata={"help": "dropout on the unit's inputs, between layers and on the last features"},
     )
     level: str = field(
         default="sentence",

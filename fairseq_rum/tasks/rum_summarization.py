@@ -31,6 +31,9 @@ from fairseq_rum.tasks.epoch_batches import DrawsBatchesByEpoch
 
 logger = logging.getLogger(__name__)
 
+_LENGTHS = (400, 100)
+"""Words of a text and of its summary in See et al."""
+
 
 @dataclass
 class RumSummarizationConfig(DynamicsConfig):
@@ -53,14 +56,15 @@ class RumSummarizationConfig(DynamicsConfig):
         default=None,
         metadata={
             "help": "words of a source that are read, its first ones (default: as many as the data "
-            "were prepared with)"
+            f"were prepared with, {_LENGTHS[0]} where that is not known)"
         },
     )
     max_target_positions: Optional[int] = field(
         default=None,
         metadata={
             "help": "steps of a summary that the loss is of, its end mark included; references "
-            "stay whole (default: as many as the data were prepared with)"
+            "stay whole (default: as many as the data were prepared with, "
+            f"{_LENGTHS[1]} where that is not known)"
         },
     )
     allow_unk: bool = field(
@@ -115,7 +119,7 @@ class RumSummarizationTask(DrawsBatchesByEpoch, LogsDynamics, StopsWhenDiverging
         self.dictionary = dictionary
         self.settings = settings
         check_sizes(cfg, ("max_source_positions", "max_target_positions"))
-        lengths = (settings.source_length, settings.target_length) if settings else (400, 100)
+        lengths = (settings.source_length, settings.target_length) if settings else _LENGTHS
         self.source_length = cfg.max_source_positions or lengths[0]
         self.target_length = cfg.max_target_positions or lengths[1]
         if 0 < dictionary.markers < self.source_length:
@@ -123,6 +127,7 @@ class RumSummarizationTask(DrawsBatchesByEpoch, LogsDynamics, StopsWhenDiverging
                 f"--max-source-positions {self.source_length} is above the number of markers in "
                 f"the dictionary, {dictionary.markers}"
             )
+        logger.info(f"lengths: {self.source_length} words of a text, {self.target_length} steps")
         self.record = SummaryRecord(cfg.p_gen_path, cfg.attention_path)
 
     @classmethod

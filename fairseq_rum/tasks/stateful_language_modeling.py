@@ -153,6 +153,11 @@ class StatefulLanguageModelingTask(LogsDynamics, StopsWhenDiverging, LanguageMod
             if max_tokens is None:
                 raise InputError("give --batch-size, the number of streams")
             max_sentences = max(1, max_tokens // window)
+        elif max_tokens is not None and max_sentences * window > max_tokens:
+            raise InputError(
+                f"--batch-size {max_sentences} x --tokens-per-sample {window} is more than "
+                f"--max-tokens {max_tokens}: give one of --batch-size and --max-tokens"
+            )
         windows = StreamWindows(
             dataset,
             max_sentences,
