@@ -60,9 +60,13 @@ class BuildExtension(build_ext):
             import torch.utils.cpp_extension  # noqa: F401
         except ImportError:
             self.failure = "there was no torch to build it with: use pip's --no-build-isolation"
+        except Exception as error:  # a library of its that is missing, say
+            self.failure = f"torch cannot be imported: {error}"
         else:
             super().run()
         if self.failure:
+            # One of an earlier build would be of other sources, or for another torch.
+            (root / self.get_ext_filename("fairseq_rum._C")).unlink(missing_ok=True)
             note.parent.mkdir(parents=True, exist_ok=True)
             note.write_text(self.failure + "\n", encoding="utf-8")
             print(f"fairseq_rum: no C++ backend, {self.failure}", file=sys.stderr)

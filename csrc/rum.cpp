@@ -169,8 +169,14 @@ Sizes check_arguments(
   return n;
 }
 
+// What a tensor holds as it lies in memory: torch may negate when it reads.
+Tensor plain(const Tensor& tensor) {
+  return tensor.resolve_neg().contiguous();
+}
+
 // Rows in one piece.
-Tensor whole_rows(const Tensor& tensor) {
+Tensor whole_rows(const Tensor& any) {
+  const Tensor tensor = any.resolve_neg();
   return tensor.size(-1) <= 1 || tensor.stride(-1) == 1 ? tensor : tensor.contiguous();
 }
 
@@ -233,9 +239,9 @@ std::vector<Tensor> forward_typed(
   const Sizes n = check_arguments(x, weight_ih, bias, weight_hh, h0, memory0, padded, s);
   const Kernels<T>& k = kernels<T>();
   x = whole_rows(x);
-  h0 = h0.contiguous();
-  weight_hh = weight_hh.contiguous();
-  if (weight_ih) weight_ih = weight_ih->contiguous();
+  h0 = plain(h0);
+  weight_hh = plain(weight_hh);
+  if (weight_ih) weight_ih = plain(*weight_ih);
   Forward<T> c{};
   fill<T>(c, n, s, k, x, h0, padded);
 
@@ -245,7 +251,7 @@ std::vector<Tensor> forward_typed(
   c.few_rows = n.steps * n.batch * (n.size / 32 + 12) < 4 * n.size;
   c.in_place = s.lambda && !keep && n.steps <= 4;
   if (s.lambda) {
-    memory0 = memory0->contiguous();
+    memory0 = plain(*memory0);
     memory = empty({n.batch, n.size, n.size}, x);
     c.memory0 = data<T>(*memory0);
     c.start = !c.in_place && is_identity(*memory0) ? kFromIdentity : keep ? kTimesMemory : kFromMemory;
@@ -318,8 +324,8 @@ std::vector<Tensor> backward_typed(
   const Kernels<T>& k = kernels<T>();
   const auto options = x.options();
   x = whole_rows(x);
-  h0 = h0.contiguous();
-  weight_hh = weight_hh.contiguous();
+  h0 = plain(h0);
+  weight_hh = plain(weight_hh);
   Backward<T> c{};
   fill<T>(c, n, s, k, x, h0, padded);
   TORCH_CHECK(sums.size(2) == n.gates * c.ld, "the instruction set has changed since the forward pass");
@@ -332,7 +338,7 @@ std::vector<Tensor> backward_typed(
 
   Tensor grad_outputs;
   if (grads[0]) {
-    grad_outputs = *grads[0];
+    grad_outputs = grads[0]->resolve_neg();
     check(grad_outputs, {n.steps, n.batch, n.size}, x, "the gradient of the outputs");
     const bool constant = grad_outputs.stride(2) == 0;
     if (!constant) grad_outputs = whole_rows(grad_outputs);
@@ -379,7 +385,7 @@ std::vector<Tensor> backward_typed(
   c.weights = data<T>(packed);
   if (needed[0]) grad_x = empty(x.sizes(), x);
   if (weight_ih) {
-    weight_ih = weight_ih->contiguous();
+    weight_ih = plain(*weight_ih);
     if (needed[0]) {
       packed_x = at::empty({row * wide_x}, options);
       k.pack_columns(data<T>(*weight_ih), n.inputs, wide_x, n.size, blocks, c.ld, out<T>(packed_x));

@@ -120,6 +120,7 @@ RUM_INLINE double root(double x) {
 RUM_INLINE Vec<float>::V exp_(Vec<float>::V x) {
   typedef Vec<float>::V V;
   typedef Vec<float>::I I;
+  const V given = x;
   const float shift = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer in the low bits
   V n = x * 1.44269504088896341f + shift;
   const I bits = reinterpret_cast<I>(n) << 23;
@@ -132,7 +133,7 @@ RUM_INLINE Vec<float>::V exp_(Vec<float>::V x) {
   y = y * x + 1.6666665459e-1f;
   y = y * x + 5.0000001201e-1f;
   y = y * (x * x) + x + 1.0f;
-  return reinterpret_cast<V>(reinterpret_cast<I>(y) + bits);
+  return given == given ? reinterpret_cast<V>(reinterpret_cast<I>(y) + bits) : given;
 }
 
 RUM_INLINE Vec<float>::V sigmoid(Vec<float>::V x) {

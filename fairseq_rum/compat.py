@@ -119,9 +119,18 @@ def _torch_version() -> Tuple[int, int]:
     return int(major), int(minor)
 
 
-def is_compiling() -> bool:
-    """Whether ``torch.compile`` is tracing what calls this; torch < 2.3 cannot say, which is no."""
-    return hasattr(torch.compiler, "is_compiling") and torch.compiler.is_compiling()
+def is_tracing() -> bool:
+    """Whether ``torch.compile`` or ``torch.jit.trace`` is recording what calls this.
+
+    torch < 2.3 cannot say so of the former, which is no.
+    """
+    compiling = hasattr(torch.compiler, "is_compiling") and torch.compiler.is_compiling()
+    return compiling or torch._C._get_tracing_state() is not None
+
+
+def in_forward_mode() -> bool:
+    """Whether derivatives are taken in forward mode (``torch.autograd.forward_ad``)."""
+    return torch.autograd.forward_ad._current_level >= 0
 
 
 def autocast_dtype(device: torch.device) -> Optional[torch.dtype]:

@@ -4,6 +4,7 @@ import copy
 import inspect
 import math
 import pickle
+import threading
 
 import pytest
 import torch
@@ -350,6 +351,25 @@ def test_hidden_size_one_is_refused_where_it_has_no_meaning(unit, options):
         build_cell(unit, N_X, 1, **options)
 
 
+def test_a_thread_that_evaluates_leaves_the_others_their_gradient():
+    cell = build_cell("rum", 3, 4, rotation_trainable=False)
+    inside, done = threading.Event(), threading.Event()
+
+    def evaluate():
+        with torch.no_grad(), cell.prepared():
+            inside.set()
+            done.wait(10)
+
+    thread = threading.Thread(target=evaluate)
+    thread.start()
+    inside.wait(10)
+    outputs, _ = run_sequence(cell, torch.randn(2, 3, 3), cell.init_state(2), backend="naive")
+    outputs.sum().backward()
+    done.set()
+    thread.join()
+    assert cell.gate_hh.grad.abs().sum() > 0
+
+
 def test_what_is_derived_is_computed_once_a_sequence(monkeypatch):
     cell = build_cell("urnn", N_X, N)
     calls = []
@@ -360,12 +380,12 @@ def test_what_is_derived_is_computed_once_a_sequence(monkeypatch):
     assert len(calls) == 1
     with pytest.raises(RuntimeError):
         run_naive(cell, x, (torch.zeros(B, 3), torch.zeros(B, 3)))
-    assert cell._derived is None, "an error leaves nothing behind"
+    assert not cell._derived, "an error leaves nothing behind"
     holder = torch.nn.ModuleDict({"cell": cell})
     calls.clear()
     with holder["cell"].prepared(), holder["cell"].prepared():
         assert cell.derived is cell.derived
-    assert len(calls) == 1 and cell._derived is None
+    assert len(calls) == 1 and not cell._derived
     with torch.no_grad():
         before = cell(x[:, 0])[0]
         cell.unitary.parametrizations.weight.original.normal_()

@@ -5,8 +5,10 @@ What it shares with the other backends is in test_rum_kernels.py.
 
 import itertools
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -244,11 +246,14 @@ def test_what_is_not_covered():
     with torch.autocast("cpu", torch.bfloat16):
         assert "autocast" in KERNEL.unsupported(cell, x, state, None)
 
-    class Other(RUMCell):
-        def step(self, projected, state):
-            return super().step(projected, state)
 
-    assert "Other" in KERNEL.unsupported(Other(3, 4), x, state, None)
+@needs_extension
+def test_numbers_that_torch_negates_when_it_reads_them():
+    cell, x, state, _ = make_case(3, 2, 4)
+    turned = [torch.complex(torch.zeros_like(t), -t).conj().imag for t in (x, *state)]
+    assert all(t.is_neg() for t in turned)
+    outputs, _ = KERNEL(cell, turned[0], tuple(turned[1:]), None, False)
+    torch.testing.assert_close(outputs, run_naive(cell, x, state)[0])
 
 
 @needs_extension
@@ -313,6 +318,27 @@ def test_a_build_without_torch_is_a_note(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('hidden')\n")
     said, note = build(tmp_path, PYTHONPATH=str(tmp_path))
     assert "--no-build-isolation" in said and "--no-build-isolation" in note
+
+
+def test_a_torch_that_is_broken_is_a_note(tmp_path):
+    (tmp_path / "torch.py").write_text("raise OSError('libcudart.so: no such file')\n")
+    said, note = build(tmp_path, PYTHONPATH=str(tmp_path))
+    assert "torch cannot be imported: libcudart.so: no such file" in note and note.strip() in said
+
+
+def test_a_failing_build_in_place_leaves_no_older_extension(tmp_path):
+    """It would be of other sources, or for another torch."""
+    package = tmp_path / "fairseq_rum"
+    package.mkdir()
+    for name in ("setup.py", "fairseq_rum/__init__.py"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    older = package / f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"
+    older.write_bytes(b"")
+    command = [sys.executable, str(tmp_path / "setup.py"), "-q", "build_ext", "--inplace"]
+    (tmp_path / "torch.py").write_text("raise ImportError('hidden')\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=300)
+    assert not older.exists() and (package / "_C.not_built.txt").exists()
 
 
 def test_no_build_when_told_so(tmp_path):

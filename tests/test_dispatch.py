@@ -6,7 +6,7 @@ from typing import Optional
 import pytest
 import torch
 
-from fairseq_rum.cells import build_cell
+from fairseq_rum.cells import build_cell, get_cell
 from fairseq_rum.errors import InputError
 from fairseq_rum.kernels import (
     backend_table,
@@ -143,6 +143,104 @@ def test_what_no_fused_loop_covers_runs_and_is_logged(caplog, monkeypatch):
     half = build_cell("rum", 3, 4).to(torch.bfloat16)
     run_sequence(half, x.to(torch.bfloat16), half.init_state(2))
     assert len(caplog.messages) == 2 and "takes fused" in caplog.messages[1]
+
+
+UNITS = [
+    ("rum", {}),
+    ("rum", {"lambda_": 1}),
+    ("lstm", {}),
+    ("gru", {}),
+    ("fast_weights", {}),
+    ("weinet", {}),
+]
+
+
+@pytest.mark.parametrize(("unit", "options"), UNITS)
+def test_a_step_of_ones_own_is_run(unit, options):
+    """A subclass of a registered unit, which no fused loop knows of."""
+
+    class Own(get_cell(unit)):
+        def step(self, projected, state):
+            output, state = super().step(projected, state)
+            return torch.full_like(output, 7.0), state
+
+    cell = Own(3, 4, **options)
+    for backend in ("auto", "fused"):
+        outputs, _ = run_sequence(cell, torch.randn(2, 5, 3), cell.init_state(2), backend=backend)
+        assert (outputs == 7.0).all()
+
+
+@pytest.mark.parametrize("unit", ["rum", "lstm", "gru", "fast_weights"])
+def test_a_projection_of_ones_own_is_taken(unit):
+    class Own(get_cell(unit)):
+        def project_input(self, x):
+            return super().project_input(2.0 * x)
+
+    cell, x = Own(3, 4), torch.randn(2, 5, 3)
+    outputs, _ = run_sequence(cell, x, cell.init_state(2))
+    expected, _ = run_sequence(cell, x, cell.init_state(2), backend="naive")
+    torch.testing.assert_close(outputs, expected)
+
+
+@pytest.mark.parametrize(("unit", "options"), UNITS)
+def test_forward_mode(unit, options):
+    """Fused loops have no rule for it; the naive loop is taken."""
+    cell = build_cell(unit, 3, 4, **options).double().requires_grad_(False)
+    x, tangent = torch.randn(2, 2, 5, 3, dtype=torch.float64)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, tangent)
+        outputs, _ = run_sequence(cell, dual, cell.init_state(2))
+        found = torch.autograd.forward_ad.unpack_dual(outputs).tangent
+    step = 1e-6 * tangent
+    above, below = (run_sequence(cell, x + s, cell.init_state(2))[0] for s in (step, -step))
+    torch.testing.assert_close(found, (above - below) / 2e-6, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize(("unit", "options"), UNITS)
+@pytest.mark.parametrize("backend", ["auto", "fused", "naive"])
+def test_nan_at_padded_steps_counts_nowhere(unit, options, backend):
+    cell = build_cell(unit, 3, 4, **options)
+    x = torch.randn(2, 5, 3)
+    mask = torch.zeros(2, 5, dtype=torch.bool)
+    mask[1, 3:] = True
+    x[mask] = float("nan")
+    x.requires_grad_()
+    outputs, _ = run_sequence(cell, x, cell.init_state(2), mask, backend=backend)
+    outputs.square().sum().backward()
+    assert (x.grad[mask] == 0).all() and x.grad.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in cell.parameters())
+
+
+@pytest.mark.filterwarnings("ignore")  # tracing warns of branches
+@pytest.mark.parametrize("lambda_", [0, 1])
+def test_tracing_records_the_numbers(lambda_):
+    cell = build_cell("rum", 3, 4, lambda_=lambda_).requires_grad_(False)
+    x = torch.randn(2, 5, 3)
+    with torch.no_grad():
+        traced = torch.jit.trace(lambda x: run_sequence(cell, x, cell.init_state(2))[0], x)
+        for other in (x, torch.randn(2, 5, 3)):
+            expected, _ = run_sequence(cell, other, cell.init_state(2))
+            torch.testing.assert_close(traced(other), expected)
+
+
+@pytest.mark.parametrize("unit", ["lstm", "gru"])
+def test_torchs_loops_are_asked_for_gradients(unit, monkeypatch):
+    """cuDNN's have a backward pass in training mode alone, which their argument is, not the
+    module's; on CPUs it has no effect."""
+    kernel, said = dispatch._KERNELS[unit]["fused"], []
+
+    def spy(*arguments, plain=kernel.function):
+        said.append((arguments[6], [h.is_contiguous() for h in arguments[1]]))
+        return plain(*arguments)
+
+    monkeypatch.setattr(kernel, "function", spy)
+    cell = build_cell(unit, 3, 4).eval()
+    state = tuple(torch.zeros(1, 4).expand(2, 4) for _ in cell.state_shapes)
+    run_sequence(cell, torch.randn(2, 5, 3), state)
+    with torch.no_grad():
+        run_sequence(cell, torch.randn(2, 5, 3), state)
+    assert [train for train, _ in said] == [True, False]
+    assert all(all(contiguous) for _, contiguous in said)
 
 
 def test_half_precision_on_cpus_is_not_for_torchs_own_loops(caplog, monkeypatch):

@@ -9,6 +9,7 @@ import itertools
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -478,6 +479,30 @@ def test_padded_inputs_do_not_get_anywhere():
     torch.testing.assert_close(result_final, final)
 
 
+@pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid"])
+@pytest.mark.parametrize("lambda_", [0, 1])
+def test_nan_is_not_hidden(backend, lambda_, activation):
+    for dtype in (torch.float64, torch.float32):
+        case = make_case(3, 2, 4, dtype, lambda_=lambda_, activation=activation)
+        # Not the one that operations make, but with bits of its own.
+        case.x[0, 1, 0] = torch.tensor([0x7FC00001], dtype=torch.int32).view(torch.float32).item()
+        expected, _ = run_naive(case.cell, case.x, case.state)
+        outputs, _ = backend(case.cell, case.x, case.state, None, False)
+        assert expected.isnan().any() and not expected[1].isnan().any()
+        assert torch.equal(outputs.isnan(), expected.isnan())
+
+
+def test_autocast_around_the_backward_pass_changes_nothing(backend):
+    """Of the loop: the projection of the inputs before it may be one of torch's."""
+    case = make_case(4, 2, 4, torch.float32, lambda_=1)
+    inputs = [case.cell.weight_hh, case.cell.bias]
+    loss = backend(case.cell, case.x, case.state, None, False)[0].square().sum()
+    expected = torch.autograd.grad(loss, inputs, retain_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = torch.autograd.grad(loss, inputs)
+    assert all(torch.equal(a, b) for a, b in zip(expected, found))
+
+
 def test_no_empty_sequence(backend):
     case = make_case(1, 2, 4)
     assert "empty" in backend.unsupported(case.cell, case.x[:, :0], case.state, None)
@@ -488,6 +513,9 @@ def test_tracing_is_refused(backend, monkeypatch):
     assert backend.unsupported(case.cell, case.x, case.state, None) is None
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True, raising=False)
     assert "compile" in backend.unsupported(case.cell, case.x, case.state, None)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: False, raising=False)
+    monkeypatch.setattr(torch._C, "_get_tracing_state", lambda: object())
+    assert "torch.jit" in backend.unsupported(case.cell, case.x, case.state, None)
 
 
 def test_layer_norm_and_zoneout_are_refused(backend):
@@ -592,6 +620,56 @@ def test_capturing_changes_nothing(fake_cuda, monkeypatch, lambda_):
     for _ in range(2):  # captured, then replayed
         assert_same(run(fake_cuda, case), expected, TOLERANCE[torch.float64])
     assert all(block.graph is not None for block in fake_cuda._blocks.values())
+
+
+@pytest.mark.parametrize("lambda_", [0, 1])
+def test_a_run_before_the_capture_that_fails_leaves_no_trace(fake_cuda, monkeypatch, lambda_):
+    launched = []
+
+    def stream(_):  # of the run that takes compiling and the libraries' first calls
+        @contextlib.contextmanager
+        def fails_at_its_end():
+            yield
+            launched.append(1)
+            raise RuntimeError("out of memory")
+
+        return fails_at_its_end()
+
+    monkeypatch.setattr(torch.cuda, "stream", stream)
+    case = make_case(3, 2, 3, lambda_=lambda_, eta=1.0)
+    assert_same(run(fake_cuda, case), run(run_naive, case), TOLERANCE[torch.float64])
+    assert len(launched) == 2, "forward and backward"
+
+
+def test_threads_wait_for_each_other(monkeypatch):
+    """Blocks of one shape have one set of buffers."""
+    if INTERPRETED is None:
+        pytest.skip("needs Triton's interpreter")
+    kernel, cases = TritonKernel(interpreted=True), [make_case(3, 2, 3) for _ in range(2)]
+    cases[1].x = cases[1].x + 1
+    results = {}
+
+    def forward(number):
+        case = cases[number]
+        results[number], _ = kernel(case.cell, case.x, case.state, None, False)
+
+    other = threading.Thread(target=forward, args=(1,))
+    plain_run = triton_backend._Block.run
+
+    def run_block(block):
+        if threading.current_thread() is not other:
+            other.start()
+            other.join(0.5)
+            assert other.is_alive()
+        plain_run(block)
+
+    monkeypatch.setattr(triton_backend._Block, "run", run_block)
+    with torch.no_grad():
+        forward(0)
+    other.join()
+    for number, case in enumerate(cases):
+        expected, _ = run_naive(case.cell, case.x, case.state)
+        torch.testing.assert_close(results[number], expected)
 
 
 def test_a_failed_capture_is_said_and_done_without(fake_cuda, monkeypatch, caplog):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from contextlib import contextmanager
 from typing import Dict, Iterator, Optional, Tuple
 
@@ -33,7 +34,8 @@ class RecurrentCell(nn.Module):
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
-        self._derived: Optional[Tuple[Tensor, ...]] = None
+        # By thread: another one may evaluate without gradient while this one trains.
+        self._derived: Dict[int, Tuple[Tensor, ...]] = {}
         if input_size < 1 or hidden_size < 1:
             raise ValueError(
                 f"input_size and hidden_size must be at least 1, got {input_size} and {hidden_size}"
@@ -87,7 +89,8 @@ class RecurrentCell(nn.Module):
     @property
     def derived(self) -> Tuple[Tensor, ...]:
         """The result of :meth:`derive`: kept inside :meth:`prepared`, computed anew outside."""
-        return self.derive() if self._derived is None else self._derived
+        kept = self._derived.get(threading.get_ident())
+        return self.derive() if kept is None else kept
 
     def observe(self, projected: Tensor, state: State) -> Dict[str, Tensor]:
         """What goes on inside a step, for figures and logs: name -> one number per example, (B,).
@@ -114,18 +117,19 @@ class RecurrentCell(nn.Module):
         A loop over steps enters it. The parameters must not change inside. It covers the cells
         that this one is made of, and entering it twice does nothing more.
         """
+        thread = threading.get_ident()
         cells = [
             module
             for module in self.modules()
-            if isinstance(module, RecurrentCell) and module._derived is None
+            if isinstance(module, RecurrentCell) and thread not in module._derived
         ]
         try:
             for cell in cells:
-                cell._derived = cell.derive()
+                cell._derived[thread] = cell.derive()
             yield
         finally:
             for cell in cells:
-                cell._derived = None
+                cell._derived.pop(thread, None)
 
     def forward(self, x: Tensor, state: Optional[State] = None) -> Tuple[Tensor, State]:
         """One step from the plain input ``(B, N_x)``, from the initial state when none is given."""

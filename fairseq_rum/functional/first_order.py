@@ -45,7 +45,9 @@ def first_order_only(instead: str) -> Callable[[Callable[..., Gradients]], Calla
     def decorate(backward: Callable[..., Gradients]) -> Callable:
         @functools.wraps(backward)
         def guarded(ctx: Any, *incoming: Optional[Tensor]) -> Gradients:
-            with torch.no_grad():
+            # The forward pass chose its dtypes; autocast that is on now would change them again.
+            kind = next((g.device.type for g in incoming if g is not None), "cpu")
+            with torch.no_grad(), torch.autocast(kind, enabled=False):
                 gradients = backward(ctx, *incoming)
             if not torch.is_grad_enabled():  # no create_graph
                 return gradients

@@ -27,7 +27,8 @@ def time_normalize(h: Tensor, eta: float) -> Tensor:
 
 def flush_denormals(h: Tensor) -> Tensor:
     """Set ``|h| < 1e-30`` to zero: units that ReLU has switched off decay by the product of the
-    update gates, and denormal numbers make CPU arithmetic several times slower."""
+    update gates, and denormal numbers make CPU arithmetic several times slower. No gradient comes
+    back through such a unit, nor through one that is 0."""
     if h.dtype in (torch.float32, torch.float64, torch.bfloat16):
         return F.hardshrink(h, DENORMAL_FLOOR)
     return h  # the smallest number of float16 is far above the floor

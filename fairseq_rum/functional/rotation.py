@@ -28,7 +28,7 @@ from typing import Tuple
 import torch
 from torch import Tensor
 
-from fairseq_rum.compat import is_compiling
+from fairseq_rum.compat import is_tracing
 
 
 def rotate(a: Tensor, b: Tensor, v: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ def _reflection_vectors(a: Tensor, b: Tensor, v: Tensor) -> Tuple[Tensor, Tensor
     norm_w = torch.linalg.vector_norm(w, dim=-1, keepdim=True)
     antiparallel = turns & (norm_w < eps**0.5)
     s = torch.where(antiparallel | ~turns, 0.0, w / torch.where(norm_w > 0, norm_w, 1.0))
-    if is_compiling() or bool(antiparallel.any()):
+    if is_tracing() or bool(antiparallel.any()):
         fixed = p.detach()
         p = torch.where(antiparallel, fixed, p)
         s = torch.where(antiparallel, _perpendicular(fixed), s)

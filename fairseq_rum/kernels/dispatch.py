@@ -8,6 +8,8 @@ from typing import Dict, List, Optional, Set, Tuple
 from torch import Tensor
 
 from fairseq_rum.cells.base import RecurrentCell, State
+from fairseq_rum.cells.registry import get_cell
+from fairseq_rum.compat import in_forward_mode
 from fairseq_rum.errors import InputError
 from fairseq_rum.kernels.naive import run_naive
 
@@ -117,6 +119,8 @@ def run_sequence(
         check_backend(cell.unit, backend)
     if x.shape[1] == 0:
         return state[0].new_empty((x.shape[0], 0, cell.hidden_size)), state
+    if padding_mask is not None:  # what stands at padded steps counts nowhere, not even as NaN
+        x = x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
     if backend != "naive":
         backends = _KERNELS.get(cell.unit, {})
         names = list(backends)
@@ -124,13 +128,26 @@ def run_sequence(
         reasons = []
         for name in wanted:
             kernel = backends[name]
-            reason = kernel.unavailable() or kernel.unsupported(cell, x, state, padding_mask)
+            reason = (
+                kernel.unavailable()
+                or _unsupported(cell)
+                or kernel.unsupported(cell, x, state, padding_mask)
+            )
             if reason is None:
                 _log_choice(cell.unit, backend, name, reasons)
                 return kernel(cell, x, state, padding_mask, reverse)
             reasons.append(f"{name}: {reason}")
         _log_choice(cell.unit, backend, "naive", reasons)
     return run_naive(cell, x, state, padding_mask, reverse)
+
+
+def _unsupported(cell: RecurrentCell) -> Optional[str]:
+    """What no kernel covers."""
+    if type(cell).step is not get_cell(cell.unit).step:
+        return f"no step of {type(cell).__name__}'s own"
+    if in_forward_mode():
+        return "no forward-mode derivatives"
+    return None
 
 
 def _log_choice(unit: str, asked: str, taken: str, reasons: List[str]) -> None:

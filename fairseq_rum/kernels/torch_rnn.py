@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fairseq_rum.cells.base import RecurrentCell, State
+from fairseq_rum.cells.registry import get_cell
 from fairseq_rum.compat import autocast_dtype
 from fairseq_rum.kernels.dispatch import Kernel, register_kernel
 
@@ -36,6 +37,8 @@ class _TorchKernel(Kernel):
     def unsupported(
         self, cell: RecurrentCell, x: Tensor, state: State, padding_mask: Optional[Tensor]
     ) -> Optional[str]:
+        if type(cell).project_input is not get_cell(cell.unit).project_input:
+            return f"no projection of {type(cell).__name__}'s own"
         if not cell.plain_step:
             return f"no {' or '.join(cell.step_extras)}"
         if x.shape[1] == 0:
@@ -69,7 +72,7 @@ class _TorchKernel(Kernel):
         weights: List[Tensor] = [weight_ih, cell.weight_hh]
         if has_bias:
             weights += [cell.bias_ih, cell.bias_hh]
-        hidden = [part.unsqueeze(0) for part in state]
+        hidden = [part.unsqueeze(0).contiguous() for part in state]  # cuDNN takes no other
         output, *final = self.function(
             x,
             hidden if len(hidden) > 1 else hidden[0],
@@ -77,7 +80,7 @@ class _TorchKernel(Kernel):
             has_bias,
             1,
             0.0,
-            False,
+            torch.is_grad_enabled(),  # train: cuDNN has no backward pass without; no dropout here
             False,
             True,
         )
@@ -88,8 +91,7 @@ class _TorchKernel(Kernel):
     ) -> Tuple[Tensor, State]:
         order = padding_mask.to(torch.uint8).argsort(dim=1, stable=True)
         padded = padding_mask.gather(1, order).unsqueeze(-1)
-        # What stands at padded steps must not count, be it infinite.
-        x = _take(x, order).masked_fill(padded, 0.0)
+        x = _take(x, order)
         rows = (cell.hidden_size, 1)
         gates = [cell.weight_ih.new_full(rows, SHUT * gate) for gate in self.at_padding]
         output, (_, *memory) = self._run(

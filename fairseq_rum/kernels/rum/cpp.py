@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fairseq_rum.cells.base import RecurrentCell, State
 from fairseq_rum.cells.rum import RUMCell
-from fairseq_rum.compat import autocast_dtype, is_compiling
+from fairseq_rum.compat import autocast_dtype, is_tracing
 from fairseq_rum.functional.first_order import first_order_only
 from fairseq_rum.kernels.rum.base import RumKernel, RumSettings
 
@@ -123,8 +123,6 @@ class CppKernel(RumKernel):
         """Why the loop does not cover this call; None when it does."""
         if cell.step_extras:
             return f"no {' and no '.join(cell.step_extras)}"
-        if type(cell).step is not RUMCell.step:
-            return f"no step of {type(cell).__name__}'s own"
         if x.shape[1] == 0:
             return "no empty sequence"
         weight = cell.weight_hh
@@ -137,8 +135,8 @@ class CppKernel(RumKernel):
                 return f"one dtype only, not {str(x.dtype)[6:]} with {str(tensor.dtype)[6:]}"
         if autocast_dtype(x.device) is not None:
             return "no autocast"
-        if is_compiling():
-            return "no tracing by torch.compile"
+        if is_tracing():
+            return "no tracing by torch.compile or torch.jit"
         return None
 
     def __call__(

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from fairseq_rum.cells.base import RecurrentCell, State
-from fairseq_rum.compat import autocast_dtype, is_compiling
+from fairseq_rum.compat import autocast_dtype, is_tracing
 from fairseq_rum.functional.activations import get_activation
 from fairseq_rum.functional.first_order import first_order_only
 from fairseq_rum.functional.norms import DENORMAL_FLOOR, NORM_FLOOR
@@ -64,8 +64,8 @@ class FusedKernel(RumKernel):
         """Why the loop does not cover this call; None when it does."""
         if x.shape[1] == 0:
             return "no empty sequence"
-        if is_compiling():
-            return "no tracing by torch.compile"
+        if is_tracing():
+            return "no tracing by torch.compile or torch.jit"
         return super().unsupported(cell, x, state, padding_mask)
 
     def sequence(

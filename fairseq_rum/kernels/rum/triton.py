@@ -19,6 +19,7 @@ import importlib
 import importlib.util
 import logging
 import os
+import threading
 from types import ModuleType
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
@@ -26,7 +27,7 @@ import torch
 from torch import Tensor
 
 from fairseq_rum.cells.base import RecurrentCell, State
-from fairseq_rum.compat import autocast_dtype, is_compiling
+from fairseq_rum.compat import autocast_dtype, is_tracing
 from fairseq_rum.functional.first_order import first_order_only
 from fairseq_rum.kernels.rum.base import RumKernel, RumSettings
 from fairseq_rum.kernels.rum.common import accumulation_dtype
@@ -74,6 +75,7 @@ class TritonKernel(RumKernel):
         self.graphs = graphs
         self.interpreted = interpreted
         self._blocks: Dict[Tuple, _Block] = {}
+        self.lock = threading.RLock()
 
     def unavailable(self) -> Optional[str]:
         """Why Triton does not run on this machine; None when it does."""
@@ -93,8 +95,8 @@ class TritonKernel(RumKernel):
             return f"tensors on a CUDA GPU only, not {x.device.type}"
         if cell.hidden_size > MAX_HIDDEN:
             return f"hidden sizes up to {MAX_HIDDEN} only"
-        if is_compiling():
-            return "no tracing by torch.compile"
+        if is_tracing():
+            return "no tracing by torch.compile or torch.jit"
         return super().unsupported(cell, x, state, padding_mask)
 
     def sequence(
@@ -119,7 +121,7 @@ class TritonKernel(RumKernel):
                 return _forward(self, *inputs, padded, reverse, settings, keep=False)[0]
 
     def block(self, kind: type, key: _Key) -> _Block:
-        """The buffers, and with them the graph, of that kind of block."""
+        """The buffers, and with them the graph, of that kind of block; under :attr:`lock`."""
         found = self._blocks.get((kind, key))
         if found is None:
             if len(self._blocks) >= MAX_GRAPHS:
@@ -140,6 +142,7 @@ class _Key(NamedTuple):
     masked: bool
     g_memory: bool  # a gradient to R_0 is asked for
     settings: RumSettings
+    stream: int  # another one would run beside it, on the same buffers
 
     @property
     def dtype(self) -> torch.dtype:
@@ -148,6 +151,11 @@ class _Key(NamedTuple):
     @property
     def width(self) -> int:
         return (3 if self.settings.update_gate else 2) * self.n
+
+
+def _stream(device: torch.device) -> int:
+    """The CUDA stream that kernels are launched on; 0 elsewhere."""
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
 
 
 def _power_of_two(number: int) -> int:
@@ -227,17 +235,18 @@ class _Block:
 
     def _capture(self) -> None:
         saved = [buffer.clone() for buffer in self.inputs_that_change()]
-        # Compiling and the libraries' first calls cannot be captured: a run before takes them.
         stream = torch.cuda.Stream(self.key.device)
         stream.wait_stream(torch.cuda.current_stream(self.key.device))
-        with torch.cuda.stream(stream):
-            self.launch()
-        torch.cuda.current_stream(self.key.device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         try:
+            # Compiling and the libraries' first calls cannot be captured: a run before takes them.
+            with torch.cuda.stream(stream):
+                self.launch()
+            torch.cuda.current_stream(self.key.device).wait_stream(stream)
             with torch.cuda.graph(graph, stream=stream):
                 self.launch()
         finally:
+            torch.cuda.current_stream(self.key.device).wait_stream(stream)
             for buffer, value in zip(self.inputs_that_change(), saved):
                 buffer.copy_(value)
         self.graph = graph
@@ -430,33 +439,34 @@ def _forward(
     kept: Dict[str, Tensor] = {}
     memory_dtype = None if memory is None else memory.dtype
     for low in range(0, steps, BLOCK):
-        high = min(low + BLOCK, steps)
-        block = kernel.block(
-            _ForwardBlock,
-            _Key(high - low, batch, n, projected.device, projected.dtype, state_dtype,
-                 padded is not None, False, settings),
-        )  # fmt: skip
-        block.weight.copy_(weight)
-        block.projected.copy_(projected[low:high])
-        block.states[0] = states[low]
-        if block.dual:
-            block.states_io[0] = states[low]
-        if run_padded is not None:
-            block.padded.copy_(run_padded[low:high])
-        if memory is not None:
-            block.memory.copy_(memory)
-        block.run()
-        states[low + 1 : high + 1] = block.states[1:]
-        if memory is not None:
-            memory = block.memory.to(block.memory.dtype, copy=True)
-        if not keep:
-            continue
-        for name in ("pre", "numbers", "candidates", "factors"):
-            buffer = getattr(block, name)
-            if buffer is not None:
-                if name not in kept:
-                    kept[name] = buffer.new_empty((steps, *buffer.shape[1:]))
-                kept[name][low:high] = buffer
+        with kernel.lock:
+            high = min(low + BLOCK, steps)
+            block = kernel.block(
+                _ForwardBlock,
+                _Key(high - low, batch, n, projected.device, projected.dtype, state_dtype,
+                     padded is not None, False, settings, _stream(projected.device)),
+            )  # fmt: skip
+            block.weight.copy_(weight)
+            block.projected.copy_(projected[low:high])
+            block.states[0] = states[low]
+            if block.dual:
+                block.states_io[0] = states[low]
+            if run_padded is not None:
+                block.padded.copy_(run_padded[low:high])
+            if memory is not None:
+                block.memory.copy_(memory)
+            block.run()
+            states[low + 1 : high + 1] = block.states[1:]
+            if memory is not None:
+                memory = block.memory.to(block.memory.dtype, copy=True)
+            if not keep:
+                continue
+            for name in ("pre", "numbers", "candidates", "factors"):
+                buffer = getattr(block, name)
+                if buffer is not None:
+                    if name not in kept:
+                        kept[name] = buffer.new_empty((steps, *buffer.shape[1:]))
+                    kept[name][low:high] = buffer
     outputs = _in_order(states[1:], reverse)
     if padded is not None:
         outputs = outputs.masked_fill(padded.unsqueeze(-1), 0.0)
@@ -550,33 +560,35 @@ def _backward(
             if total is not None:
                 total.copy_(g_memory)
     for low in reversed(range(0, steps, BLOCK)):
-        high = min(low + BLOCK, steps)
-        block = kernel.block(
-            _BackwardBlock,
-            _Key(high - low, batch, n, kept.projected.device, kept.projected.dtype,
-                 kept.states.dtype, kept.padded is not None, total is not None, settings),
-        )  # fmt: skip
-        block.weight.copy_(kept.weight)
-        block.states.copy_(kept.states[low : high + 1])
-        for name in ("projected", "padded", "pre", "numbers", "candidates", "factors"):
-            value = getattr(kept, name)
-            if value is not None:
-                getattr(block, name).copy_(value[low:high])
-        if g_out is None:
-            block.g_out.zero_()
-        else:
-            block.g_out.copy_(g_out[low:high])
-        carried = {"g_part": g_part, "g_product": g_product, "memory": memory, "skew": skew}
-        carried["g_memory"] = total
-        for name, value in carried.items():
-            if value is not None:
-                getattr(block, name).copy_(value)
-        block.run()
-        g_projected[low:high] = block.g_projected
-        g_part, g_product = block.g_part.clone(), block.g_product.clone()
-        if memory is not None:
-            memory, skew = block.memory.clone(), block.skew.clone()
-            total = None if total is None else block.g_memory.clone()
+        with kernel.lock:
+            high = min(low + BLOCK, steps)
+            block = kernel.block(
+                _BackwardBlock,
+                _Key(high - low, batch, n, kept.projected.device, kept.projected.dtype,
+                     kept.states.dtype, kept.padded is not None, total is not None, settings,
+                     _stream(kept.projected.device)),
+            )  # fmt: skip
+            block.weight.copy_(kept.weight)
+            block.states.copy_(kept.states[low : high + 1])
+            for name in ("projected", "padded", "pre", "numbers", "candidates", "factors"):
+                value = getattr(kept, name)
+                if value is not None:
+                    getattr(block, name).copy_(value[low:high])
+            if g_out is None:
+                block.g_out.zero_()
+            else:
+                block.g_out.copy_(g_out[low:high])
+            carried = {"g_part": g_part, "g_product": g_product, "memory": memory, "skew": skew}
+            carried["g_memory"] = total
+            for name, value in carried.items():
+                if value is not None:
+                    getattr(block, name).copy_(value)
+            block.run()
+            g_projected[low:high] = block.g_projected
+            g_part, g_product = block.g_part.clone(), block.g_product.clone()
+            if memory is not None:
+                memory, skew = block.memory.clone(), block.skew.clone()
+                total = None if total is None else block.g_memory.clone()
     g_weight = None
     if needed[3]:
         flat = g_projected[..., : width - n].reshape(-1, width - n)

@@ -42,7 +42,7 @@ def _sigmoid(x):
 @triton.jit
 def _activate(z, ACTIVATION: tl.constexpr):
     if ACTIVATION == "relu":
-        c = tl.where(z > 0, z, 0.0)
+        c = tl.where(z < 0, 0.0, z)  # NaN stays NaN
     elif ACTIVATION == "tanh":
         c = 2.0 * _sigmoid(2.0 * z) - 1.0
     elif ACTIVATION == "sigmoid":
@@ -199,7 +199,7 @@ def forward_step(
         u = _sigmoid(u).to(io).to(ACC)
         tl.store(pre + at_r + N, u.to(io), mask=valid)
         new = u * h + (1.0 - u) * new
-    new = tl.where(valid & (tl.abs(new) > FLUSH), new, 0.0)
+    new = tl.where(valid, tl.where(tl.abs(new) <= FLUSH, 0.0, new), 0.0)
     if ETA > 0:
         norm = tl.sqrt(tl.sum(new * new, axis=1))
         tl.store(numbers + rows * SLOTS + NORM, norm, mask=inside)
@@ -419,7 +419,7 @@ def forward_memory_step(
         u = _sigmoid(u).to(io).to(ACC)
         tl.store(pre + row * (W - N) + N + lines, u.to(io), mask=here)
         new = u * own_h + (1.0 - u) * new
-    new = tl.where(tl.abs(new) > FLUSH, new, 0.0)
+    new = tl.where(tl.abs(new) <= FLUSH, 0.0, new)
     new = tl.where(own_padded, own_h, new)
     tl.store(after + row * N + lines, new.to(after.dtype.element_ty), mask=here)
     if DUAL:
