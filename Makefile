@@ -64,4 +64,5 @@ format: $(VENV)/.installed ## mend the style
 
 clean: ## remove all that is built, .venv too
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -f fairseq_rum/_C*.so fairseq_rum/_C.not_built.txt
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -34,6 +34,7 @@ from run_tools import (  # noqa: E402
     last_line,
     load,
     locked,
+    other_settings,
     parameters_in,
     read,
     shown,
@@ -102,7 +103,7 @@ def outcome(text: str, status: int, max_update: int) -> Dict[str, Any]:
     valid_updates, accuracy = log.series("valid", "accuracy")
     done = int(max([0, *updates, *valid_updates]))
     result: Dict[str, Any] = {"updates": done, "minutes": round(minutes[-1], 2) if minutes else 0}
-    if accuracy and accuracy[-1] >= 100:
+    if status == 0 and accuracy and accuracy[-1] >= 100:
         result["status"] = "solved"
     elif status > 0:
         result["status"] = "diverged" if diverged(text) else "error"
@@ -134,13 +135,16 @@ def do_run(task: Task, run: Run, options: argparse.Namespace) -> str:
     """Train and test one run, unless it is done or another process is at it; what happened."""
     work, results = options.work / run.name, options.results / run.name
     max_update = min(run.updates, options.max_update or run.updates)
-    record = load(results / "run.json")
-    if is_done(record, max_update):
-        return f"{record['status']} before"
     output = work / "fairseq.log"
     with locked(work) as lock:
         if lock is None:
             return "another process is at it"
+        record = load(results / "run.json")
+        other = other_settings(work, record, seed=options.seed, data_seed=options.data_seed)
+        if other:
+            return f"error: {other}"
+        if is_done(record, max_update):
+            return f"{record['status']} before"
         command = train_command(task, run, str(shown(work)), options)
         record = {
             "command": shlex.join(command),
@@ -159,29 +163,34 @@ def do_run(task: Task, run: Run, options: argparse.Namespace) -> str:
         status = execute(command, output, options.threads, lock)
         text = read(output)
         record.update(outcome(text, status, max_update))
-        if record["status"] == "error":
-            print(f"see {output}: ", end="")
-            print(last_line(output, before) or f"exit status {status}", end=": ")
         if record["status"] in ("solved", "finished"):
-            test_output = work / "test.log"
-            test_output.unlink(missing_ok=True)
+            output, before = work / "test.log", 0
+            output.unlink(missing_ok=True)
             command = test_command(task, run, str(shown(work)), options)
-            execute(command, test_output, options.threads, lock)
+            status = execute(command, output, options.threads, lock)
             record["test_command"] = shlex.join(command)
-            record["test_accuracy"] = tested(read(test_output))
+            record["test_accuracy"] = tested(read(output))
+            if record["test_accuracy"] is None:
+                record["status"] = "error"
         keep(text, record, results, SMALL_LOG)
+    if record["status"] == "error":
+        return f"error, see {output}: {last_line(output, before) or f'exit status {status}'}"
     return f"{record['status']} after {record['updates']:,} updates"
 
 
 def refresh(task: Task, options: argparse.Namespace) -> None:
     """Write the results of all runs, as far as they are."""
     for run in task.runs:
-        results, output = options.results / run.name, options.work / run.name / "fairseq.log"
-        record = load(results / "run.json")
-        if output.exists() and record.get("status") == "unfinished":
-            text = read(output)
-            record.update(outcome(text, 0, run.updates))
-            keep(text, {**record, "status": "unfinished"}, results, SMALL_LOG)
+        results, work = options.results / run.name, options.work / run.name
+        output = work / "fairseq.log"
+        if not output.exists() or load(results / "run.json").get("status") != "unfinished":
+            continue
+        with locked(work) as lock:
+            record = load(results / "run.json")
+            if lock is not None and record.get("status") == "unfinished":  # and nobody is at it
+                text = read(output)
+                record.update(outcome(text, 0, run.updates))
+                keep(text, {**record, "status": "unfinished"}, results, SMALL_LOG)
     if any((options.results / run.name / "run.json").exists() for run in task.runs):
         (options.results / "RESULTS.md").write_text(table(task, options.results), encoding="utf-8")
         figures(task, options.results)

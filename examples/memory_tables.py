@@ -79,10 +79,10 @@ def fairness(task: Task, group: str, results: Path) -> str:
 
 def _row(task: Task, run: Run, record: Dict[str, Any], log: Any) -> List[str]:
     updates, accuracy = log.series("valid", "accuracy") if log else ([], [])
-    final = record.get("test_accuracy")
-    if final is None:
-        final = accuracy[-1] if accuracy else None
     status = record["status"]
+    final = record.get("test_accuracy")
+    if final is None and status != "error" and accuracy:
+        final = accuracy[-1]
     done = f"{record['updates']:,}" + ("" if status in ("solved", "finished") else f" ({status})")
     row = [
         run.label,

@@ -87,8 +87,52 @@ def commit() -> str:
 
 
 def load(path: Path) -> Dict[str, Any]:
-    """A run's record; empty if there is none."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    """A run's record; empty if there is none.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    if not path.exists():
+        return {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: no record of a run ({error})") from error
+
+
+def write(path: Path, text: str) -> None:
+    """Replace a file as a whole: whoever stops this leaves the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        new.write_text(text, encoding="utf-8")
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def other_settings(work: Path, record: Mapping[str, Any], **settings: Any) -> str:
+    """What a run was begun with that is not so now, in a sentence; empty where all is the same.
+
+    The settings are put into the work folder by the first call, since a record may be elsewhere.
+
+    Args:
+        work: the folder of the run, which is locked.
+        record: of the run, as far as it is.
+        settings: by their options' names.
+    """
+    path = work / "settings.json"
+    before = {**{k: record[k] for k in settings if k in record}, **load(path)}
+    for name, value in settings.items():
+        if before.get(name, value) != value:
+            option = f"--{name.replace('_', '-')}"
+            return (
+                f"begun with {option} {before[name]}, not {value}: give another --work and "
+                "--results for that"
+            )
+    if before != settings:
+        write(path, json.dumps(settings) + "\n")
+    return ""
 
 
 def with_new(before: List[str], now: str) -> List[str]:
@@ -137,7 +181,7 @@ def keep(text: str, record: Dict[str, Any], results: Path, leave_out: Iterable[s
     log = parse_log(text)
     log.points.pop("train", None)  # averages over epochs
     write_log(log, results / "log.jsonl", leave_out)
-    (results / "run.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write(results / "run.json", json.dumps(record, indent=1) + "\n")
 
 
 def parameters_in(text: str) -> Optional[int]:
@@ -177,9 +221,13 @@ RESULTS_BEGIN, RESULTS_END = "<!-- results: written by the script -->", "<!-- en
 
 
 def write_results(readme: Path, text: str) -> None:
-    """Put results between the two marks of a README, at its end where it has none yet."""
-    before, _, rest = read(readme).partition(RESULTS_BEGIN)
-    after = rest.partition(RESULTS_END)[2]
-    readme.write_text(
-        f"{before}{RESULTS_BEGIN}\n\n{text}\n{RESULTS_END}{after or chr(10)}", encoding="utf-8"
-    )
+    """Put results between the two marks of a README, at its end where it has none yet.
+
+    Raises:
+        ValueError: it has the first mark alone.
+    """
+    before, begin, rest = read(readme).partition(RESULTS_BEGIN)
+    _, end, after = rest.partition(RESULTS_END)
+    if begin and not end:
+        raise ValueError(f"{readme}: {RESULTS_BEGIN!r} without {RESULTS_END!r}")
+    write(readme, f"{before}{RESULTS_BEGIN}\n\n{text}\n{RESULTS_END}{after or chr(10)}")

@@ -86,6 +86,12 @@ def test_attention_is_shown_for_each_sentence(checkpoints, monkeypatch, capsys):
     assert sum(float(line.split()[0]) for line in sentences) == pytest.approx(1, abs=0.02)
 
 
+def test_a_byte_order_mark(checkpoints, monkeypatch, capsys):
+    text = "\ufeffAlice went to the cellar.\nWhere is Alice?\n"
+    status, out, _ = ask(checkpoints, "dot", text, monkeypatch, capsys)
+    assert status == 0 and out.splitlines()[1].endswith(" alice went to the cellar")
+
+
 def test_an_empty_story(checkpoints, monkeypatch, capsys):
     for name in ("none", "dot"):
         status, out, _ = ask(checkpoints, name, "Where is Alice?\n", monkeypatch, capsys)

@@ -188,6 +188,8 @@ def test_bad_input(files, capsys):
     lead, rum, out = (str(files / name) for name in ("lead.jsonl", "rum.jsonl", "page.html"))
     write(files / "other.jsonl", line(1, ["x", "y"]), line(7))
     write(files / "twice.jsonl", line(1), line(1))
+    write(files / "below.jsonl", line(-1))
+    (files / "deep.jsonl").write_text("[" * 100000 + "\n")
     (files / "bare.txt").write_text("H-0\t-1\tb\n")
     for arguments, message in (
         ([lead, "--out", "a.png"], "--out a.png: the name must end in .html"),
@@ -201,6 +203,9 @@ def test_bad_input(files, capsys):
         ([lead, "--generated", str(files / "bare.txt")], "no references (T-0 ...) in it"),
         ([str(files / "other.jsonl"), "--examples", "7", "--generated",
           str(files / "generate-test.txt")], "there is no example 7 in it"),
+        ([str(files / "below.jsonl"), "--generated", str(files / "generate-test.txt")],
+         "there is no example -1 in it"),
+        ([str(files / "deep.jsonl")], "deep.jsonl: line 1 is not from fairseq-generate"),
     ):  # fmt: skip
         assert main(["attn-vis", "--out", out, "--runs", *arguments]) == 2
         assert message in capsys.readouterr().err

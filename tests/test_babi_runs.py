@@ -99,8 +99,12 @@ def test_a_run_from_start_to_table(tmp_path, capsys, commands_in_process):
     # The same numbers through the command, and nothing left to do.
     assert fairseq_rum(["babi-table", "--runs", str(results / "en")]) == 0
     assert f"| lstm | {accuracy} | 1 | {accuracy} |" in capsys.readouterr().out
-    assert babi_runs.main([*arguments, "--seed", "2"]) == 0
+    assert babi_runs.main(arguments) == 0
     assert "en/lstm/qa15: finished before" in capsys.readouterr().out
+    for option in ("seed", "patience", "max-epoch"):
+        assert babi_runs.main([*arguments, f"--{option}", "2"]) == 1
+        said = capsys.readouterr().out
+        assert f"en/lstm/qa15: error: begun with --{option} " in said and ", not 2: give an" in said
     # What is written around the results stays.
     (tmp_path / "README.md").write_text(f"before\n{text}after\n")
     assert babi_runs.main([*common, "--table"]) == 0

@@ -51,6 +51,15 @@ def test_labels_tasks_and_means(runs, capsys):
     ]
 
 
+@pytest.mark.parametrize("value", ["null", '"nan"', '"x"', "[" * 100000])
+def test_what_is_no_accuracy_is_passed_over(tmp_path, capsys, value):
+    write(tmp_path / "runs" / "a" / "qa1" / "test.log", 80)
+    with open(tmp_path / "runs" / "a" / "qa1" / "test.log", "a") as file:
+        file.write(f'{{"test_accuracy": {value}}}\n')
+    assert main(["babi-table", "--runs", str(tmp_path / "runs")]) == 0
+    assert rows(capsys.readouterr().out)[-1] == ["a", "80.0", "1", "80.0"]
+
+
 def test_joint_run_and_a_folder_of_one_run(tmp_path, capsys):
     text = "".join(LINE % ((f"test{task}",) * 3 + (90 + task,)) for task in (1, 15))
     (tmp_path / "joint").mkdir()
@@ -88,7 +97,11 @@ def test_bars():
     "arguments, message",
     [
         (["--labels", "gru=GRU"], "--labels gru=GRU: there is no run 'gru', but lstm, rum"),
+        (["--labels", "lstm=A", "rum=A"], "--labels: two runs are called 'A'"),
         (["--tasks", "21"], "--tasks 21: there are tasks 1 to 20"),
+        (["--tasks", "1-999999999"], "--tasks 1-999999999: there are tasks 1 to 20"),
+        (["--tasks", "1-9999999999999"], "expected numbers, such as 1,6,15-20"),
+        (["--tasks", "1,5-3"], "--tasks 1,5-3: there are tasks 1 to 20"),
         (["--without", "21"], "--without 21: there are tasks 1 to 20"),
         (["--out", "bars.txt"], "--out bars.txt: the name must end in"),
     ],

@@ -37,6 +37,28 @@ def test_user_dir_is_what_fairseq_takes(tmp_path):
     import_user_module(Namespace(user_dir=result.stdout.strip()))
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["prepare", "chars", "--trainpref", "a", "--destdir", "d"], ["ask", "--checkpoint", "a"]],
+)
+def test_without_fairseq_it_says_what_to_install(tmp_path, arguments):
+    (tmp_path / "a").write_text("abc\n")
+    program = (
+        "import sys\n"
+        "sys.modules['fairseq'] = sys.modules['fairseq_cli'] = None\n"
+        "import fairseq_rum.compat as compat; compat.fairseq_installed = lambda: False\n"
+        "from fairseq_rum.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
+    result = subprocess.run(
+        [sys.executable, "-c", program, *arguments], cwd=tmp_path, text=True, timeout=300,
+        env={**os.environ, "PYTHONPATH": path}, capture_output=True,
+    )  # fmt: skip
+    assert result.returncode == 2 and "Traceback" not in result.stderr
+    assert "fairseq-rum: error: fairseq is not installed: " in result.stderr
+    assert {p.name for p in tmp_path.iterdir()} == {"a"}
+
+
 def test_bad_input_is_one_sentence_and_status_2(tmp_path):
     result = _run_from_elsewhere(
         tmp_path, "prepare", "chars", "--trainpref", "absent.txt", "--destdir", "data"

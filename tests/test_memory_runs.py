@@ -16,7 +16,7 @@ spec = importlib.util.spec_from_file_location("memory_runs", ROOT / "examples" /
 memory_runs = importlib.util.module_from_spec(spec)
 sys.modules["memory_runs"] = memory_runs
 spec.loader.exec_module(memory_runs)
-memory_tables = sys.modules["memory_tables"]
+memory_tables, run_tools = sys.modules["memory_tables"], sys.modules["run_tools"]
 
 
 @pytest.mark.parametrize("name", sorted(memory_runs.TASKS))
@@ -123,6 +123,8 @@ LINE = '2026 | INFO | valid | {"epoch": 1, "valid_accuracy": "%s", "valid_num_up
         (LINE % ("99.98", 50), 0, "unfinished"),
         (LINE % ("99.98", 100), 0, "finished"),
         (LINE % ("100", 50), 0, "solved"),
+        (LINE % ("100", 50), -9, "unfinished"),
+        (LINE % ("100", 50) + "OSError: no space\n", 1, "error"),
         (LINE % ("50", 50), -15, "unfinished"),
         (LINE % ("50", 50) + "FloatingPointError: gradients are Nan/Inf\n", 1, "diverged"),
         (LINE % ("50", 50) + "RuntimeError: no space\n", 1, "error"),
@@ -135,6 +137,60 @@ def test_what_becomes_of_a_run(text, status, expected):
     done = expected in ("solved", "finished", "diverged")
     assert memory_runs.is_done(record, 100) == done
     assert not memory_runs.is_done({}, 100)
+
+
+def pretend(monkeypatch, accuracy):
+    """Training that ends well, and a test that prints this or fails."""
+
+    def execute(command, output, threads, lock=None):
+        trains = command[0] == "fairseq-train"
+        with open(output, "a") as file:
+            file.write(LINE % ("77", 3) if trains else accuracy)
+        return int(not trains and not accuracy)
+
+    monkeypatch.setattr(memory_runs, "execute", execute)
+
+
+def test_a_test_that_fails_is_an_error_and_made_again(small, tmp_path, capsys, monkeypatch):
+    arguments = ["copying", "--work", str(tmp_path / "w"), "--results", str(tmp_path / "r")]
+    pretend(monkeypatch, "")
+    assert memory_runs.main(arguments, small) == 1
+    assert "t100-lstm: error, see " in capsys.readouterr().out
+    record = json.loads((tmp_path / "r" / "t100-lstm" / "run.json").read_text())
+    assert record["status"] == "error" and record["test_accuracy"] is None
+    assert "77.0" not in (tmp_path / "r" / "RESULTS.md").read_text()
+    pretend(monkeypatch, '{"test_accuracy": "75.5"}')
+    assert memory_runs.main(arguments, small) == 0
+    assert "| 75.5 |" in (tmp_path / "r" / "RESULTS.md").read_text()
+
+
+def test_other_seeds_are_other_runs(small, tmp_path, capsys, monkeypatch):
+    pretend(monkeypatch, '{"test_accuracy": "75.5"}')
+    arguments = ["copying", "--work", str(tmp_path / "w"), "--results", str(tmp_path / "r")]
+    assert memory_runs.main(arguments, small) == 0
+    capsys.readouterr()
+    for option in ("--seed", "--data-seed"):
+        for more in ([], ["--results", str(tmp_path / "other")]):
+            assert memory_runs.main([*arguments, *more, option, "2"], small) == 1
+            assert f"error: begun with {option} 1, not 2" in capsys.readouterr().out
+
+
+def test_what_another_process_is_at_is_left_alone(small, tmp_path, monkeypatch):
+    results, work = tmp_path / "r", tmp_path / "w"
+    (work / "t100-lstm").mkdir(parents=True)
+    (work / "t100-lstm" / "fairseq.log").write_text(LINE % ("50", 1))
+    (results / "t100-lstm").mkdir(parents=True)
+    path = results / "t100-lstm" / "run.json"
+    record = {"status": "unfinished", "updates": 0, "seed": 1, "hardware": ["x"], "commit": [],
+              "command": "c", "minutes": 0}  # fmt: skip
+    path.write_text(json.dumps(record))
+    (results / "t100-lstm" / "log.jsonl").touch()
+    command = ["copying", "--work", str(work), "--results", str(results), "--table"]
+    with run_tools.locked(work / "t100-lstm"):
+        assert memory_runs.main(command, small) == 0
+        assert json.loads(path.read_text())["updates"] == 0
+    assert memory_runs.main(command, small) == 0
+    assert json.loads(path.read_text())["updates"] == 1
 
 
 def test_unknown_names(capsys):

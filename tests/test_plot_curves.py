@@ -107,6 +107,13 @@ def test_a_resumed_run(wall):
     assert log.series("train_inner", "loss", "minutes")[0] == pytest.approx([1, 2, 3, 4, 5])
 
 
+def test_validations_of_updates_that_were_lost():
+    before = [inner(400, 1), valid(450, 40), inner(900, 2), valid(900, 90), valid(1000, 95)]
+    log = parse_log("\n".join([*before, inner(600, 3)]))
+    assert log.series("valid", "accuracy") == ([450], [40])
+    assert log.last("accuracy") == 60
+
+
 def test_writing_a_log_and_reading_it_again(tmp_path):
     lines = [inner(100, 60), valid(100, 30), inner(200, 0, wps=100, wpb=30), valid(200, 40),
              valid(200, 9, "test")]  # fmt: skip
@@ -242,6 +249,8 @@ def test_what_is_drawn(runs, tmp_path, monkeypatch):
         (["--baseline", "guess"], "--baseline guess: neither a number nor a metric of these runs"),
         (["--baseline", "wall"], "--baseline wall: the runs have different values of it"),
         (["--runs", "absent"], "absent: no such file or folder"),
+        (["--runs", "A=/no/x=1.jsonl"], "error: /no/x=1.jsonl: no such file or folder"),
+        (["--runs", "/no/x=1.jsonl"], "error: /no/x=1.jsonl: no such file or folder"),
     ],
 )
 def test_bad_input(runs, tmp_path, capsys, extra, message):

@@ -55,6 +55,39 @@ def test_deleted_results_have_no_mark(repository):
     assert run_tools.commit() == head
 
 
+def test_a_record_that_is_none_is_named(tmp_path):
+    assert run_tools.load(tmp_path / "run.json") == {}
+    (tmp_path / "run.json").write_text("")
+    with pytest.raises(ValueError, match="run.json: no record of a run"):
+        run_tools.load(tmp_path / "run.json")
+
+
+def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "new" / "run.json"
+    run_tools.write(path, "one")
+
+    def stopped(self, *_, **__):
+        open(self, "w").close()
+        raise SystemExit(143)
+
+    monkeypatch.setattr(run_tools.Path, "write_text", stopped)
+    with pytest.raises(SystemExit):
+        run_tools.write(path, "two")
+    assert path.read_text() == "one" and list(path.parent.iterdir()) == [path]
+
+
+def test_results_in_a_page(tmp_path):
+    page = tmp_path / "README.md"
+    page.write_text("before\n")
+    for text in ("one", "two"):
+        run_tools.write_results(page, text)
+    assert page.read_text().count("before") == 1 and "one" not in page.read_text()
+    page.write_text(f"a\n{run_tools.RESULTS_BEGIN}\nb\n")
+    with pytest.raises(ValueError, match="README.md: .* without .*end of results"):
+        run_tools.write_results(page, "three")
+    assert page.read_text().endswith("b\n")
+
+
 def test_no_repository_no_commit(tmp_path, monkeypatch):
     monkeypatch.setattr(run_tools, "ROOT", tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import in_process
@@ -84,14 +85,14 @@ def test_files_of_the_real_corpora(shared_data, tmp_path, name):
 def test_no_place_of_this_machine_is_in_a_record(tmp_path, monkeypatch):
     executed = []
     monkeypatch.setattr(summary_corpora, "execute", lambda command, *_: executed.append(command))
-    options = SimpleNamespace(work=tmp_path / "work", data=tmp_path / "corpora", threads=1)
+    options = SimpleNamespace(work=tmp_path / "work", data=tmp_path / "w", threads=1)
     summary_corpora.prepare(runs.CORPORA["scitldr-s2s"], options)
     written = (tmp_path / "work" / "data" / "scitldr-s2s" / "command").read_text()
     assert "--train DATA/scitldr/train.jsonl --valid DATA/scitldr/dev.jsonl" in written
-    assert "corpora" not in written
+    assert "w/scitldr" not in written and str(Path("work", "data", "scitldr-s2s")) in written
     (command,) = executed
     file = ROOT / command[command.index("--train") + 1]
-    assert file.resolve() == tmp_path / "corpora" / "scitldr" / "train.jsonl"
+    assert file.resolve() == tmp_path / "w" / "scitldr" / "train.jsonl"
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from summary_corpus import build_model, build_task, make_pairs, prepare, train_a
 
 from fairseq_rum.cli.main import main
 from fairseq_rum.data.pointer_dictionary import PointerDictionary
+from fairseq_rum.data.summary_record import SummaryRecord
 from fairseq_rum.errors import DivergenceError, InputError
 
 PAIRS = make_pairs(50)
@@ -392,3 +393,9 @@ def test_other_data_with_the_models_dictionary(data, trained, tmp_path, capsys):
     new = prepare(tmp_path / "new", make_pairs(9, seed=5), test=pairs)
     with pytest.raises(InputError, match="trained with another dictionary"):
         run_fairseq("generate", *command(new, trained[0]), "--gen-subset", "test")
+
+
+def test_two_records_in_one_file_are_refused(tmp_path):
+    path = tmp_path / "a.txt"
+    with pytest.raises(InputError, match="--p-gen-path and --attention-path are one file"):
+        SummaryRecord(str(path), str(tmp_path / "." / "a.txt"))

@@ -1,5 +1,7 @@
 """What `--tensorboard-logdir` shows of the units, and reading fairseq's event files."""
 
+import os
+import shutil
 import subprocess
 import sys
 
@@ -66,6 +68,18 @@ def test_curves_from_event_files(run, board, tmp_path, capsys):
     arguments = ["plot", "curves", "--runs", f"board={board}", f"log={run}", "--out", out]
     assert main([*arguments, "--metric", "cos_theta"]) == 0
     assert capsys.readouterr().out == f"{out}: cos_theta of 2 runs\n"
+
+
+def test_the_later_file_counts_whatever_became_of_it(board, tmp_path):
+    folder = tmp_path / "valid"
+    folder.mkdir()
+    for time, parent in ((1_700_000_000, "train_inner"), (1_700_000_001, "valid")):
+        source = next(p for p in sorted((board / parent).iterdir()) if p.suffix != ".dynamics")
+        shutil.copy(source, folder / f"events.out.tfevents.{time}.host")
+    expected = {p["num_updates"]: p["loss"] for s, p in read_scalars(board) if s == "valid"}
+    os.utime(folder / "events.out.tfevents.1700000000.host")  # copied later
+    found = {p["num_updates"]: p["loss"] for _, p in read_scalars(tmp_path)}
+    assert {update: found[update] for update in expected} == expected
 
 
 def test_files_that_are_cut_off_or_none(run, board, tmp_path):

@@ -35,6 +35,7 @@ from run_tools import (  # noqa: E402, found by the line above
     last_line,
     load,
     locked,
+    other_settings,
     parameters_in,
     read,
     shown,
@@ -162,33 +163,41 @@ def numbers(text: str, status: int, run: Run) -> Dict[str, Any]:
 def do_run(name: str, options: argparse.Namespace) -> str:
     """Train and test one run, unless it is done or another process is at it; what happened."""
     run, work, results = RUNS[name], options.work / name, options.results / name
-    record = load(results / "run.json")
-    if is_done(run, record, options):
-        return f"{record['status']} before"
     output = work / "fairseq.log"
     with locked(work) as lock:
         if lock is None:
             return "another process is at it"
+        record = load(results / "run.json")
+        other = other_settings(work, record, seed=options.seed, data=str(options.data))
+        if other:
+            return f"error: {other}"
+        if is_done(run, record, options):
+            return f"{record['status']} before"
         if run.group != COMPARISON:  # these save nothing to go on from
             output.unlink(missing_ok=True)
         before = output.stat().st_size if output.exists() else 0
         largest = peak_memory_of_children()
         command = train_command(run, str(shown(work)), options)
-        status = execute(command, output, options.threads, lock)
         record = {
             "command": shlex.join(command),
             "seed": options.seed,
             # Of all that a resumed run was trained on and with.
             "hardware": with_new(record.get("hardware", []), hardware(options.threads, False)),
             "commit": with_new(record.get("commit", []), commit()),
-            **numbers(read(output), status, run),
+            **numbers(read(output), 0, run),
+            "status": "unfinished",
         }
+        keep(read(output), record, results, SMALL_LOG)
+        status = execute(command, output, options.threads, lock)
+        record.update(numbers(read(output), status, run))
         if run.group == FULL and peak_memory_of_children() > largest:
             record["peak_memory_mb"] = peak_memory_of_children()
         if run.group == COMPARISON and record["status"] == "finished":
             record["budget"] = options.minutes
             record.update(test(work, options, lock))
-        keep(read(output), record, results, SMALL_LOG)
+            if record["test_bpc"] is None:
+                record["status"], output, before = "error", work / "test.log", 0
+        keep(read(work / "fairseq.log"), record, results, SMALL_LOG)
     if record["status"] == "error":
         return f"error, see {output}: {last_line(output, before) or f'exit status {status}'}"
     return f"{record['status']} after {record['updates']:,} updates"

@@ -49,9 +49,11 @@ from run_tools import (  # noqa: E402
     last_line,
     load,
     locked,
+    other_settings,
     parameters_in,
     read,
     with_new,
+    write,
 )
 
 
@@ -79,9 +81,7 @@ def tested(text: str) -> Optional[float]:
 
 def keep(run: Run, record: Dict[str, Any], options: argparse.Namespace) -> None:
     """Write the record of a run."""
-    path = record_path(run, options)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record) + "\n", encoding="utf-8")
+    write(record_path(run, options), json.dumps(record) + "\n")
 
 
 def do_run(run: Run, options: argparse.Namespace) -> str:
@@ -89,13 +89,20 @@ def do_run(run: Run, options: argparse.Namespace) -> str:
     work = options.work / run.name
     output = work / "fairseq.log"
     with locked(work) as lock:
-        record = load(record_path(run, options))
-        if record.get("status") in ("finished", "diverged"):
-            return f"{record['status']} before"
         if lock is None:
             return "another process is at it"
-        if record.get("seed", options.seed) != options.seed:
-            return f"error: begun with seed {record['seed']}, give another --work and --results"
+        record = load(record_path(run, options))
+        other = other_settings(
+            work,
+            record,
+            seed=options.seed,
+            max_epoch=options.max_epoch,
+            patience=options.patience,
+        )
+        if other:
+            return f"error: {other}"
+        if record.get("status") in ("finished", "diverged"):
+            return f"{record['status']} before"
         command = train_command(run, options)
         record = {
             "label": run.model.label,

@@ -35,6 +35,7 @@ from run_tools import (  # noqa: E402
     last_line,
     load,
     locked,
+    other_settings,
     parameters_in,
     read,
     shown,
@@ -180,18 +181,21 @@ def do_baseline(corpus: Corpus, options: argparse.Namespace) -> None:
 def do_run(run: Run, options: argparse.Namespace) -> str:
     """Train, generate and score one run, unless it is done; what happened."""
     work, results = options.work / run.name, options.results / run.name
-    record = load(results / "run.json")
-    if record.get("status") == "diverged" or (
-        record.get("status") == "finished" and record["minutes_asked"] >= options.minutes
-    ):
-        return f"{record['status']} before"
     corpus = CORPORA[run.corpus]
-    do_baseline(corpus, options)
-    data = prepare(corpus, options)
     is_trained_here = run.coverage or not run.base
     with locked(work) as lock:
         if lock is None:
             return "another process is at it"
+        record = load(results / "run.json")
+        other = other_settings(work, record, seed=options.seed)
+        if other:
+            return f"error: {other}"
+        if record.get("status") == "diverged" or (
+            record.get("status") == "finished" and record["minutes_asked"] >= options.minutes
+        ):
+            return f"{record['status']} before"
+        do_baseline(corpus, options)
+        data = prepare(corpus, options)
         record = {
             "commands": [read(options.work / "data" / corpus.name / "command").strip()],
             "seed": options.seed,

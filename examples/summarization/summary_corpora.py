@@ -128,7 +128,9 @@ def prepare(corpus: Corpus, options: argparse.Namespace) -> Path:
             command += shlex.split(option)
         command += ["--destdir", relative(data)]
         # As it is put into records, which are for other machines too.
-        write(folder / "command", [shlex.join(command).replace(relative(options.data), "DATA")])
+        own = relative(options.data) + os.sep
+        recorded = [f"DATA/{a[len(own) :]}" if a.startswith(own) else a for a in command]
+        write(folder / "command", [shlex.join(recorded)])
         status = execute(command, folder / "prepare.log", options.threads)
         if status:
             raise RuntimeError(f"{folder / 'prepare.log'}: {last_line(folder / 'prepare.log', 0)}")

@@ -10,6 +10,7 @@ sentences. Lines may come from a file or another program as well:
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +38,11 @@ def run(args: argparse.Namespace) -> int:
         print('Sentences end with ".", questions with "?"; an empty line begins a new story.')
         if trained.model.attention is None:
             print("This model has no attention to show.")
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
     for number, line in enumerate(sys.stdin, 1):
         try:
-            reply = conversation.say(line)
+            reply = conversation.say(line.lstrip("\ufeff"))
         except InputError as error:
             if not interactive:
                 raise InputError(f"line {number}: {error}") from error

@@ -72,13 +72,14 @@ def run(args: argparse.Namespace) -> int:
         _check_source(key, summaries)
         reference = None
         if references is not None:
-            if not key < len(references):
+            if not 0 <= key < len(references):
                 raise InputError(f"--generated {args.generated}: there is no example {key} in it")
             reference = references[key]
         examples.append(Example(f"Example {key}", reference, summaries))
     page = attention_page(examples, args.title)
     try:
-        Path(args.out).write_text(page, encoding="utf-8", newline="\n")
+        with open(args.out, "w", encoding="utf-8", newline="\n") as file:
+            file.write(page)
     except OSError as error:
         raise InputError(f"--out {args.out}: {error.strerror}") from error
     print(f"{args.out}: {len(examples)} examples by {', '.join(runs)}")

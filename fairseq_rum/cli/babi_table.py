@@ -90,10 +90,11 @@ def _mean(accuracies: Accuracies, tasks: Sequence[int]) -> str:
 def _labelled(results: dict[str, Accuracies], labels: Sequence[str]) -> dict[str, Accuracies]:
     if not labels:
         return results
-    found = {}
+    pairs = []
     for text in labels:
         name, _, label = text.partition("=")
         if name not in results:
             raise InputError(f"--labels {text}: there is no run {name!r}, but {', '.join(results)}")
-        found[label or name] = results[name]
-    return found
+        pairs.append((label or name, results[name]))
+    figures.unique([label for label, _ in pairs], "--labels")
+    return dict(pairs)

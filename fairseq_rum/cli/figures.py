@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,7 +134,8 @@ def split_name(text: str) -> tuple[str, str]:
         path = "=".join(parts[count:])
         if Path(path).exists():
             return "=".join(parts[:count]), path
-    return "", parts[-1]
+    name, _, path = text.partition("=")
+    return ("", text) if not path or os.sep in name else (name, path)
 
 
 def unique(labels: Sequence[str], option: str) -> None:

@@ -33,6 +33,7 @@ from fairseq_rum.cli import (
     prepare_summarization,
     score,
 )
+from fairseq_rum.compat import require_fairseq
 from fairseq_rum.errors import InputError
 
 
@@ -101,6 +102,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"fairseq-rum: error: {error}", file=sys.stderr)
         return 2
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("fairseq", "fairseq_cli"):
+            raise
+        try:
+            require_fairseq()
+        except ImportError as why:
+            print(f"fairseq-rum: error: {why}", file=sys.stderr)
+            return 2
+        raise
 
 
 if __name__ == "__main__":

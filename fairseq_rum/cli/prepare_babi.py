@@ -9,6 +9,7 @@ dictionary, and every answer is a class of its own, also one of several words.
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -94,12 +95,13 @@ def parse_tasks(text: str, option: str = "--tasks") -> list[int]:
     """
     tasks: set[int] = set()
     for part in text.split(","):
-        first, dash, last = part.partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
+        found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
+        if found is None:
             raise InputError(f"{option} {text}: expected numbers, such as 1,6,15-20")
-        tasks.update(range(int(first), int(last or first) + 1))
-    if not tasks or not tasks <= set(range(1, len(TASK_NAMES) + 1)):
-        raise InputError(f"{option} {text}: there are tasks 1 to {len(TASK_NAMES)}")
+        first, last = int(found[1]), int(found[2] or found[1])
+        if not 1 <= first <= last <= len(TASK_NAMES):
+            raise InputError(f"{option} {text}: there are tasks 1 to {len(TASK_NAMES)}")
+        tasks.update(range(first, last + 1))
     return sorted(tasks)
 
 

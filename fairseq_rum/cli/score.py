@@ -76,6 +76,8 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.samples < 1:
         raise InputError(f"--samples {args.samples}: must be at least 1")
+    if args.seed < 0:
+        raise InputError(f"--seed {args.seed}: must be at least 0")
     hypotheses, references, sources = _texts(args)
     generated = None if args.p_gen is None else _read_p_gen(args.p_gen, len(hypotheses))
     rouge = Rouge(stem=not args.no_stemming, combine=args.combine)

@@ -21,7 +21,7 @@ class AnswerAccuracyCriterion(FairseqCriterion):
 
     Logs ``loss``, in nats (fairseq's own criterions log bits), and ``accuracy`` in percent. Every
     target counts the same, whatever the batches are. One that the model has no class for,
-    -100 as everywhere in torch, is no part of the loss, and never right.
+    -100 as everywhere in torch, is no part of the mean loss, and never right.
 
     Shapes: the model gives logits ``(B, ..., classes)`` for targets ``(B, ...)``.
     """
@@ -29,7 +29,7 @@ class AnswerAccuracyCriterion(FairseqCriterion):
     def forward(
         self, model: nn.Module, sample: Dict[str, Any], reduce: bool = True
     ) -> Tuple[Tensor, int, Dict[str, Any]]:
-        """Loss summed over the targets, their number, and what is logged."""
+        """Loss summed over the targets that have a class, their number, and what is logged."""
         logits, target = model(**sample["net_input"]).float(), sample["target"]
         loss = F.cross_entropy(
             logits.flatten(0, -2),
@@ -37,15 +37,16 @@ class AnswerAccuracyCriterion(FairseqCriterion):
             reduction="sum" if reduce else "none",
         )
         right = self.scored(logits.detach().argmax(-1).eq(target))
+        known = int(target.ge(0).sum())
         log = {
             "loss": loss.detach().sum(),
             "right": right.sum(),
             "scored": right.numel(),
             "ntokens": sample["ntokens"],
             "nsentences": sample["nsentences"],
-            "sample_size": target.numel(),
+            "sample_size": known,
         }
-        return loss, target.numel(), log
+        return loss, known, log
 
     def scored(self, right: Tensor) -> Tensor:
         """Those of the targets that count for the accuracy."""
@@ -55,12 +56,12 @@ class AnswerAccuracyCriterion(FairseqCriterion):
     def reduce_metrics(logging_outputs: List[Dict[str, Any]]) -> None:
         """Aggregate the logging outputs of data-parallel training."""
         targets, scored = total(logging_outputs, "sample_size"), total(logging_outputs, "scored")
-        if not targets:
-            return
-        loss = total(logging_outputs, "loss") / targets
-        accuracy = 100 * total(logging_outputs, "right") / scored
-        metrics.log_scalar("loss", loss, targets, priority=10, round=6)
-        metrics.log_scalar("accuracy", accuracy, scored, priority=20, round=3)
+        if targets:
+            loss = total(logging_outputs, "loss") / targets
+            metrics.log_scalar("loss", loss, targets, priority=10, round=6)
+        if scored:
+            accuracy = 100 * total(logging_outputs, "right") / scored
+            metrics.log_scalar("accuracy", accuracy, scored, priority=20, round=3)
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:

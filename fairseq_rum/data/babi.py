@@ -51,7 +51,7 @@ TASK_NAMES = (
 Sentence = Tuple[str, ...]
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
-_LINE = re.compile(r"\s*(\d+)\s+(\S.*)")
+_LINE = re.compile(r"\s*(\d{1,9})\s+(\S.*)")
 _WORD = re.compile(r"\w+(?:[-'\u2019]\w+)*|[^\w\s]")
 _RESERVED = ("<s>", "<pad>", "</s>", "<unk>")
 
@@ -162,7 +162,7 @@ def _question(
         raise InputError(f"{where}: {answer!r} is no answer, which is words with commas between")
     supporting = []
     for number in rest[0].split() if rest else ():
-        if not number.isdecimal() or int(number) not in positions:
+        if not re.fullmatch(r"\d{1,9}", number) or int(number) not in positions:
             raise InputError(f"{where}: supporting fact {number} is no earlier sentence")
         supporting.append(positions[int(number)])
     words = _words(question, where)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Union
@@ -69,9 +70,16 @@ def _read(path: Path, parts: Tuple[str, ...]) -> Accuracies:
         for key, value in point.items():
             match = _ACCURACY.fullmatch(key)
             task = int(match[1]) if match and match[1] else (of_folder or [None])[-1]
-            if match and task is not None:
+            if match and task is not None and _is_number(value):
                 found[task] = float(value)
     return found
+
+
+def _is_number(value: object) -> bool:
+    try:
+        return math.isfinite(float(value))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
 
 
 def _points(lines: List[str]) -> Iterator[Dict[str, str]]:
@@ -81,7 +89,7 @@ def _points(lines: List[str]) -> Iterator[Dict[str, str]]:
             continue
         try:
             point = json.loads(line[start:])
-        except ValueError:
+        except (ValueError, RecursionError):
             continue  # a line that was cut off
         if isinstance(point, dict):
             yield point

@@ -30,7 +30,7 @@ def read_scalars(folder: Union[str, Path]) -> List[Tuple[str, Dict[str, float]]]
         InputError: tensorboardX is missing, or a file is no event file.
     """
     points: Dict[Tuple[int, bool, str], Dict[str, float]] = {}
-    for path in sorted(Path(folder).glob(f"*/{_FILES}"), key=lambda path: path.stat().st_mtime):
+    for path in sorted(Path(folder).glob(f"*/{_FILES}"), key=_begun):
         split = path.parent.name
         for event in _events(path):
             for value in event.summary.value:
@@ -39,6 +39,12 @@ def read_scalars(folder: Union[str, Path]) -> List[Tuple[str, Dict[str, float]]]
                     points.setdefault(key, {"num_updates": float(event.step)})
                     points[key][value.tag] = value.simple_value
     return [(key[2], points[key]) for key in sorted(points)]
+
+
+def _begun(path: Path) -> Tuple[float, str]:
+    """When a file was begun, which its name says: copying it may change its own time."""
+    time = path.name[len(_FILES) - 1 :].partition(".")[0]
+    return (float(time) if time.isdecimal() else path.stat().st_mtime), path.name
 
 
 def _events(path: Path) -> Iterator[Any]:

@@ -10,7 +10,7 @@ from typing import Optional
 from fairseq_rum.data.summaries import read_lines
 from fairseq_rum.errors import InputError
 
-_LINE = re.compile(r"([SHDT])-(\d+)(?:\t(.*))?")
+_LINE = re.compile(r"([SHDT])-(\d{1,9})(?:\t(.*))?")
 
 
 @dataclass(frozen=True)

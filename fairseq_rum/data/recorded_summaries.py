@@ -64,7 +64,7 @@ def read_recorded(path: str) -> list[RecordedSummary]:
     for number, line in read_lines(path):
         try:
             records.append(_parse(json.loads(line)))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise InputError(
                 f"{path}: line {number} is not from fairseq-generate --attention-path ({error})"
             ) from error

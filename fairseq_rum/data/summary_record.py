@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from typing import Optional, TextIO
 
@@ -23,10 +24,16 @@ class SummaryRecord:
             ``attention`` (for each word of the summary a number for each of the source).
 
     The files are made when the first summary is written.
+
+    Raises:
+        InputError: the two are one file.
     """
 
     def __init__(self, p_gen_path: Optional[str], attention_path: Optional[str]) -> None:
         self._paths = {"--p-gen-path": p_gen_path, "--attention-path": attention_path}
+        if p_gen_path and attention_path:
+            if os.path.realpath(p_gen_path) == os.path.realpath(attention_path):
+                raise InputError(f"--p-gen-path and --attention-path are one file, {p_gen_path}")
         self._files: dict[str, TextIO] = {}
 
     @property

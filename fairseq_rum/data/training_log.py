@@ -55,12 +55,17 @@ class TrainingLog:
         return sorted({name for point in self.points.get(split, []) for name in point})
 
     def add(self, split: str, point: Point) -> None:
-        """Add a point, with ``minutes``; if it isn't after the last of its split, in its place."""
+        """Add a point, with ``minutes``; if it isn't after the last of its split, in its place.
+
+        Where training goes back, what came of the updates that were lost is left out too.
+        """
         point["minutes"] = _minutes(self, split, point)
-        points = self.points.setdefault(split, [])
-        while points and points[-1]["num_updates"] >= point["num_updates"]:
-            points.pop()
-        points.append(point)
+        own, updates = self.points.setdefault(split, []), point["num_updates"]
+        goes_back = split == TRAIN and own and own[-1]["num_updates"] > updates
+        for points in self.points.values() if goes_back else [own]:
+            while points and points[-1]["num_updates"] >= updates:
+                points.pop()
+        own.append(point)
 
 
 def find_log(path: Union[str, Path]) -> Path:
@@ -144,7 +149,7 @@ def parse_line(line: str) -> Optional[Tuple[str, Point]]:
     if start >= 0:
         try:
             values = json.loads(line[start:])
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         if isinstance(values, dict):
             return _split_of(_numbers(values.items()))
