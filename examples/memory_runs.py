@@ -39,6 +39,7 @@ from run_tools import (  # noqa: E402
     read,
     shown,
     with_new,
+    write,
 )
 
 STOP = (
@@ -192,7 +193,7 @@ def refresh(task: Task, options: argparse.Namespace) -> None:
                 record.update(outcome(text, 0, run.updates))
                 keep(text, {**record, "status": "unfinished"}, results, SMALL_LOG)
     if any((options.results / run.name / "run.json").exists() for run in task.runs):
-        (options.results / "RESULTS.md").write_text(table(task, options.results), encoding="utf-8")
+        write(options.results / "RESULTS.md", table(task, options.results))
         figures(task, options.results)
 
 

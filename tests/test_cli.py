@@ -14,11 +14,11 @@ from fairseq_rum.cli.main import main
 PACKAGE = Path(fairseq_rum.__path__[0]).absolute()
 
 
-def _run_from_elsewhere(folder, *args):
+def _run_from_elsewhere(folder, *args, start=("-m", "fairseq_rum.cli.main")):
     """The real command in a process of its own, started in a folder that is not the repository."""
     path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
-        [sys.executable, "-m", "fairseq_rum.cli.main", *args],
+        [sys.executable, *start, *args],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
@@ -49,11 +49,7 @@ def test_without_fairseq_it_says_what_to_install(tmp_path, arguments):
         "import fairseq_rum.compat as compat; compat.fairseq_installed = lambda: False\n"
         "from fairseq_rum.cli.main import main; sys.exit(main(sys.argv[1:]))"
     )
-    path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
-    result = subprocess.run(
-        [sys.executable, "-c", program, *arguments], cwd=tmp_path, text=True, timeout=300,
-        env={**os.environ, "PYTHONPATH": path}, capture_output=True,
-    )  # fmt: skip
+    result = _run_from_elsewhere(tmp_path, *arguments, start=("-c", program))
     assert result.returncode == 2 and "Traceback" not in result.stderr
     assert "fairseq-rum: error: fairseq is not installed: " in result.stderr
     assert {p.name for p in tmp_path.iterdir()} == {"a"}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List
 
-from run_tools import load, read, where_made
+from run_tools import load, read, where_made, write
 
 COMPARISON, FULL, SHORT = "comparison", "full", "short"
 
@@ -118,7 +118,7 @@ def write_page(runs: Mapping[str, Run], results: Path, page: Path) -> None:
         content = table(group, runs, results) + (figure if group == COMPARISON else "")
         pattern = re.compile(f"(?<={re.escape(begin)}).*?(?={re.escape(end)})", re.DOTALL)
         text = pattern.sub(lambda _, content=content: f"\n{content}\n", text)
-    page.write_text(text, encoding="utf-8")
+    write(page, text)
 
 
 def draw(runs: Mapping[str, Run], results: Path, figure: Path) -> str:

@@ -31,9 +31,6 @@ from fairseq_rum.tasks.epoch_batches import DrawsBatchesByEpoch
 
 logger = logging.getLogger(__name__)
 
-_LENGTHS = (400, 100)
-"""Words of a text and of its summary in See et al."""
-
 
 @dataclass
 class RumSummarizationConfig(DynamicsConfig):
@@ -56,7 +53,7 @@ class RumSummarizationConfig(DynamicsConfig):
         default=None,
         metadata={
             "help": "words of a source that are read, its first ones (default: as many as the data "
-            f"were prepared with, {_LENGTHS[0]} where that is not known)"
+            f"were prepared with, {SummaryText.source_length} where that is not known)"
         },
     )
     max_target_positions: Optional[int] = field(
@@ -64,7 +61,7 @@ class RumSummarizationConfig(DynamicsConfig):
         metadata={
             "help": "steps of a summary that the loss is of, its end mark included; references "
             "stay whole (default: as many as the data were prepared with, "
-            f"{_LENGTHS[1]} where that is not known)"
+            f"{SummaryText.target_length} where that is not known)"
         },
     )
     allow_unk: bool = field(
@@ -119,9 +116,9 @@ class RumSummarizationTask(DrawsBatchesByEpoch, LogsDynamics, StopsWhenDiverging
         self.dictionary = dictionary
         self.settings = settings
         check_sizes(cfg, ("max_source_positions", "max_target_positions"))
-        lengths = (settings.source_length, settings.target_length) if settings else _LENGTHS
-        self.source_length = cfg.max_source_positions or lengths[0]
-        self.target_length = cfg.max_target_positions or lengths[1]
+        prepared = settings or SummaryText()
+        self.source_length = cfg.max_source_positions or prepared.source_length
+        self.target_length = cfg.max_target_positions or prepared.target_length
         if 0 < dictionary.markers < self.source_length:
             raise InputError(
                 f"--max-source-positions {self.source_length} is above the number of markers in "
