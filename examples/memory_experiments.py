@@ -142,6 +142,7 @@ def recall() -> Task:
     other("t30", "adam", "Adam", 50000, adam)
     other("t30", "tf", "TensorFlow's RMSProp", 50000, tensorflow)
     other("t30", "preset", "Adam, cosine", 16000, preset)
+    other("t30", "preset-fresh", "Adam, cosine, fresh data", 16000, f"{preset} --fresh-batches")
     for name in ("rum1", "lstm", "gru", "fast_weights", "weinet"):
         add("t50", name, 100000)
     other("t50", "adam", "Adam", 100000, adam)

@@ -73,8 +73,8 @@ class RUMCell(RecurrentCell):
 
     Parameters (rows in the order tau, u, e; without update gate tau, e):
         - ``weight_ih`` ``(3N, N_x)``, ``weight_hh`` ``(2N, N)``, ``bias`` ``(3N,)``;
-        - initialized as the authors do: every N-row block orthogonal with gain 1, the biases of
-          tau and u at 1, that of e at 0;
+        - every N-row block of the kernels starts orthogonal with gain 1 (the authors' code takes
+          ``weight_ih`` and ``weight_hh`` together), the biases of tau and u at 1, that of e at 0;
         - ``norm_gain`` and ``norm_shift`` ``(3N,)`` with layer normalization, in the order tau, u,
           candidate (without update gate ``(2N,)``): 1 and 0, but the shift of a gate that is
           normalized before the sigmoid starts at 1, since normalization takes b_u = 1 out again;
