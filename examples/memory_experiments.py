@@ -45,6 +45,7 @@ class Task:
 
 RUM1 = "--rnn-unit rum --rum-lambda 1"
 RUM0 = "--rnn-unit rum --rum-lambda 0"
+UNIFORM = "--rum-kernel-init uniform"
 
 
 def copying() -> Task:
@@ -70,6 +71,7 @@ def copying() -> Task:
         "rum1-no-gate": ("RUM lambda=1, no gate", f"{RUM1} --rum-no-update-gate {narrow}"),
         "rum1-tanh": ("RUM lambda=1, tanh", f"{RUM1} --rum-activation tanh {narrow}"),
         "rum1-softsign": ("RUM lambda=1, softsign", f"{RUM1} --rum-activation softsign {narrow}"),
+        "rum1-uniform": ("RUM lambda=1, uniform", f"{RUM1} {UNIFORM} {narrow}"),
     }
 
     def add(group: str, name: str, updates: int) -> None:
@@ -126,14 +128,15 @@ def recall() -> Task:
             )
         )
 
-    def other(group: str, suffix: str, how: str, updates: int, protocol: str) -> None:
+    def other(group: str, suffix: str, how: str, updates: int, options: str) -> None:
         unit = f"{RUM1} --hidden-size 50"
         label = f"RUM lambda=1, {how}"
-        task.runs.append(Run(f"{group}-rum1-{suffix}", group, label, unit, updates, protocol))
+        task.runs.append(Run(f"{group}-rum1-{suffix}", group, label, unit, updates, options))
 
     adam = "--optimizer adam --lr 0.001"
     tensorflow = f"{PROTOCOL} --rmsprop-eps-inside-sqrt --rmsprop-start 1"
-    preset = "--optimizer adam --lr 0.002 --lr-scheduler cosine"
+    cosine = "--optimizer adam --lr 0.002 --lr-scheduler cosine"
+    preset = f"{UNIFORM} {cosine}"
     for name in ("rum1", "lstm"):
         add("t10", name, 10000)
     other("t10", "tf", "TensorFlow's RMSProp", 10000, tensorflow)
@@ -141,11 +144,14 @@ def recall() -> Task:
         add("t30", name, 50000)
     other("t30", "adam", "Adam", 50000, adam)
     other("t30", "tf", "TensorFlow's RMSProp", 50000, tensorflow)
-    other("t30", "preset", "Adam, cosine", 16000, preset)
-    other("t30", "preset-fresh", "Adam, cosine, fresh data", 16000, f"{preset} --fresh-batches")
+    other("t30", "uniform", "uniform kernels", 50000, f"{UNIFORM} {PROTOCOL}")
+    other("t30", "cosine", "Adam, cosine", 16000, cosine)
+    other("t30", "cosine-fresh", "Adam, cosine, fresh data", 16000, f"{cosine} --fresh-batches")
+    other("t30", "preset", "preset", 16000, preset)
     for name in ("rum1", "lstm", "gru", "fast_weights", "weinet"):
         add("t50", name, 100000)
     other("t50", "adam", "Adam", 100000, adam)
+    other("t50", "preset", "preset", 16000, preset)
     return task
 
 

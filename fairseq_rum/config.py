@@ -89,6 +89,12 @@ class UnitConfig(FairseqDataclass):
     rum_zoneout: Optional[float] = _option(
         "rum", "zoneout", "RUM: probability that a hidden unit keeps its old value (default: 0)"
     )
+    rum_kernel_init: Optional[str] = _option(
+        "rum",
+        "kernel_init",
+        "RUM: initial kernels: orthogonal, as in the paper, or uniform, which learns recall faster "
+        "(default: orthogonal)",
+    )
     lstm_layer_norm: bool = _option(
         "lstm",
         "layer_norm",

@@ -311,6 +311,7 @@ BAD = [
     ("rum", {"layer_norm": True, "layer_norm_gate": "within"}, "before or after"),
     ("rum", {"layer_norm_gate": "after"}, "needs layer normalization and the update gate"),
     ("rum", {"rotation_trainable": False, "update_gate": False}, "nothing to train"),
+    ("rum", {"kernel_init": "normal"}, "kernel_init must be orthogonal or uniform"),
     ("lstm", {"zoneout": -0.1}, "zoneout must lie in"),
     ("lstm", {"zoneout_cell": 2.0}, "zoneout_cell must lie in"),
     ("gru", {"zoneout": math.nan}, "zoneout must lie in"),

@@ -18,6 +18,7 @@ VALUES = {
     "rum_eta": 0.5,
     "rum_activation": "tanh",
     "rum_layer_norm_gate": "after",
+    "rum_kernel_init": "uniform",
     "eurnn_capacity": 4,
     "eurnn_field": "real",
     "goru_capacity": 4,

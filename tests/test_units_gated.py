@@ -1,5 +1,7 @@
 """lstm and gru against torch; layer normalization, zoneout and constant rotations."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -245,12 +247,19 @@ def test_constant_rotation(options):
         cell.weight_xh  # noqa: B018
 
 
-def test_initialization_of_a_constant_rotation():
-    cell = build_cell("rum", 4, 6, rotation_trainable=False)
+@pytest.mark.parametrize("trainable", [True, False])
+def test_initialization_of_rum(trainable):
+    cell = build_cell("rum", 4, 6, rotation_trainable=trainable)
     for block in (*cell.weight_ih.chunk(3), *cell.weight_hh.chunk(2)):
         gram = block.t() @ block
         torch.testing.assert_close(gram, torch.eye(len(gram)), rtol=0, atol=1e-5)
     assert cell.bias.tolist() == [1.0] * 12 + [0.0] * 6
+
+    cell = build_cell("rum", 40, 60, rotation_trainable=trainable, kernel_init="uniform")
+    for kernel in (cell.weight_ih, cell.weight_hh):
+        low, mean, high = (kernel.quantile(q) * math.sqrt(60) for q in (0.0, 0.5, 1.0))
+        assert -1 <= low < -0.99 and abs(mean) < 0.05 and 0.99 < high <= 1
+    assert cell.bias.tolist() == [1.0] * 120 + [0.0] * 60
 
 
 def test_fused_loops_refuse_what_they_do_not_know(caplog):

@@ -152,11 +152,10 @@ def orthogonal_blocks_(weight: Tensor, blocks: int) -> None:
             nn.init.orthogonal_(block)
 
 
-def uniform_(cell: nn.Module, hidden_size: int) -> None:
+def uniform_(weight: Tensor, hidden_size: int) -> None:
     """torch's own initialization of LSTM and GRU: U(-1/sqrt(N), 1/sqrt(N)), in place."""
     bound = 1.0 / math.sqrt(hidden_size)
-    for parameter in cell.parameters():
-        nn.init.uniform_(parameter, -bound, bound)
+    nn.init.uniform_(weight, -bound, bound)
 
 
 def check_probability(name: str, value: float) -> float:

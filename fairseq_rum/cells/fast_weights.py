@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Dict, Tuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_rum.cells.base import RecurrentCell, State, check_layer_norm
+from fairseq_rum.cells.base import RecurrentCell, State, check_layer_norm, uniform_
 from fairseq_rum.cells.registry import register_cell
 from fairseq_rum.functional.norms import LAYER_NORM_EPS
 
@@ -89,8 +88,7 @@ class FastWeightsCell(RecurrentCell):
 
     def reset_parameters(self) -> None:
         """The paper's: uniform input weights, a small multiple of the identity between steps."""
-        bound = 1.0 / math.sqrt(self.hidden_size)
-        nn.init.uniform_(self.weight_ih, -bound, bound)
+        uniform_(self.weight_ih, self.hidden_size)
         with torch.no_grad():
             nn.init.eye_(self.weight_hh).mul_(0.05)
         nn.init.zeros_(self.bias)

@@ -87,7 +87,8 @@ class GRUCell(RecurrentCell):
 
     def reset_parameters(self) -> None:
         """Uniform as in torch."""
-        uniform_(self, self.hidden_size)
+        for parameter in self.parameters():
+            uniform_(parameter, self.hidden_size)
         if self.layer_norm:
             nn.init.ones_(self.norm_gain)
             nn.init.zeros_(self.norm_shift)

@@ -100,7 +100,8 @@ class LSTMCell(RecurrentCell):
 
     def reset_parameters(self) -> None:
         """Uniform as in torch; the forget gate's bias at 1."""
-        uniform_(self, self.hidden_size)
+        for parameter in self.parameters():
+            uniform_(parameter, self.hidden_size)
         forget = slice(self.hidden_size, 2 * self.hidden_size)
         with torch.no_grad():
             if self.bias_ih is not None:

@@ -14,6 +14,7 @@ from fairseq_rum.cells.base import (
     check_layer_norm,
     check_probability,
     orthogonal_blocks_,
+    uniform_,
 )
 from fairseq_rum.cells.registry import register_cell
 from fairseq_rum.cells.zoneout import zoneout as apply_zoneout
@@ -66,6 +67,8 @@ class RUMCell(RecurrentCell):
             update gate.
         zoneout: probability that a unit keeps its old value: a random mask in training, the
             expectation in evaluation.
+        kernel_init: ``orthogonal``, as in the paper, or ``uniform``: U(-1/sqrt(N), 1/sqrt(N)), as
+            in torch's LSTM and GRU and in the authors' version for PyTorch.
 
     Shapes:
         - input ``(B, N_x)``, output ``(B, N)``;
@@ -74,7 +77,8 @@ class RUMCell(RecurrentCell):
     Parameters (rows in the order tau, u, e; without update gate tau, e):
         - ``weight_ih`` ``(3N, N_x)``, ``weight_hh`` ``(2N, N)``, ``bias`` ``(3N,)``;
         - every N-row block of the kernels starts orthogonal with gain 1 (the authors' code takes
-          ``weight_ih`` and ``weight_hh`` together), the biases of tau and u at 1, that of e at 0;
+          ``weight_ih`` and ``weight_hh`` together), or all are uniform; the biases of tau and u
+          start at 1, that of e at 0;
         - ``norm_gain`` and ``norm_shift`` ``(3N,)`` with layer normalization, in the order tau, u,
           candidate (without update gate ``(2N,)``): 1 and 0, but the shift of a gate that is
           normalized before the sigmoid starts at 1, since normalization takes b_u = 1 out again;
@@ -86,7 +90,8 @@ class RUMCell(RecurrentCell):
     Raises:
         ValueError: lambda is neither 0 nor 1, eta is not positive, the activation is unknown, a
             probability lies outside [0, 1], ``layer_norm_gate`` is unknown or has nothing to act
-            on, layer normalization with N = 1, or nothing is left to train.
+            on, ``kernel_init`` is unknown, layer normalization with N = 1, or nothing is left to
+            train.
     """
 
     def __init__(
@@ -103,6 +108,7 @@ class RUMCell(RecurrentCell):
         layer_norm: bool = False,
         layer_norm_gate: Optional[str] = None,
         zoneout: float = 0.0,
+        kernel_init: str = "orthogonal",
     ) -> None:
         super().__init__(input_size, hidden_size)
         if lambda_ not in (0, 1):
@@ -119,8 +125,11 @@ class RUMCell(RecurrentCell):
             raise ValueError(
                 "rotation_trainable=False without the update gate leaves nothing to train"
             )
+        if kernel_init not in ("orthogonal", "uniform"):
+            raise ValueError(f"kernel_init must be orthogonal or uniform, got {kernel_init!r}")
         if layer_norm:
             check_layer_norm(hidden_size)
+        self.kernel_init = kernel_init
         self.lambda_ = int(lambda_)
         self.eta = eta
         self.activation = activation
@@ -181,15 +190,18 @@ class RUMCell(RecurrentCell):
         return (*extras, "zoneout") if self.zoneout else extras
 
     def reset_parameters(self) -> None:
-        """Orthogonal kernels; the biases of tau and u at 1, that of e at 0."""
+        """Orthogonal or uniform kernels; the biases of tau and u at 1, that of e at 0."""
         n = self.hidden_size
+        if self.rotation_trainable:
+            kernels = (self.weight_ih, self.weight_hh)
+        else:
+            kernels = (self.rotation_ih, self.rotation_hh, self.gate_ih, self.gate_hh)
         with torch.no_grad():
-            if self.rotation_trainable:
-                orthogonal_blocks_(self.weight_ih, self.weight_ih.shape[0] // n)
-                orthogonal_blocks_(self.weight_hh, self.weight_hh.shape[0] // n)
-            else:
-                for weight in (self.rotation_ih, self.rotation_hh, self.gate_ih, self.gate_hh):
-                    orthogonal_blocks_(weight, weight.shape[0] // n)
+            for kernel in kernels:
+                if self.kernel_init == "uniform":
+                    uniform_(kernel, n)
+                else:
+                    orthogonal_blocks_(kernel, kernel.shape[0] // n)
             if self.rotation_trainable and self.bias is not None:
                 self.bias.fill_(1.0)
                 self.bias[-n:].zero_()
@@ -303,5 +315,6 @@ class RUMCell(RecurrentCell):
             f"{super().extra_repr()}, lambda_={self.lambda_}, eta={self.eta}, "
             f"activation={self.activation}, update_gate={self.update_gate}, "
             f"rotation_trainable={self.rotation_trainable}, layer_norm={self.layer_norm}, "
-            f"layer_norm_gate={self.layer_norm_gate}, zoneout={self.zoneout}"
+            f"layer_norm_gate={self.layer_norm_gate}, zoneout={self.zoneout}, "
+            f"kernel_init={self.kernel_init}"
         )

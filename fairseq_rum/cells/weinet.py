@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Dict, Tuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_rum.cells.base import RecurrentCell, State, check_layer_norm
+from fairseq_rum.cells.base import RecurrentCell, State, check_layer_norm, uniform_
 from fairseq_rum.cells.registry import register_cell
 from fairseq_rum.functional.norms import LAYER_NORM_EPS
 
@@ -83,11 +82,10 @@ class WeiNetCell(RecurrentCell):
     def reset_parameters(self) -> None:
         """Near the rule of fast weights, from where learning starts."""
         n = self.hidden_size
-        bound = 1.0 / math.sqrt(n)
         with torch.no_grad():
             nn.init.uniform_(self.weight_ih, -0.01, 0.01)
             nn.init.uniform_(self.weight_hh, -0.01, 0.01)
-            nn.init.uniform_(self.weight_ih[:n], -bound, bound)
+            uniform_(self.weight_ih[:n], n)
             nn.init.eye_(self.weight_hh[:n]).mul_(0.05)
             nn.init.eye_(self.weight_memory[:n])
             nn.init.eye_(self.weight_memory[n:])
