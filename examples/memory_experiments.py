@@ -137,7 +137,7 @@ def recall() -> Task:
     tensorflow = f"{PROTOCOL} --rmsprop-eps-inside-sqrt --rmsprop-start 1"
     cosine = "--optimizer adam --lr 0.002 --lr-scheduler cosine"
     preset = f"{UNIFORM} {cosine}"
-    for name in ("rum1", "lstm"):
+    for name in ("rum1", "lstm", "gru", "fast_weights", "weinet"):
         add("t10", name, 10000)
     other("t10", "tf", "TensorFlow's RMSProp", 10000, tensorflow)
     for name in units:
