@@ -92,7 +92,7 @@ class UnitConfig(FairseqDataclass):
     rum_kernel_init: Optional[str] = _option(
         "rum",
         "kernel_init",
-        "RUM: initial kernels: orthogonal, as in the paper, or uniform, which learns recall faster "
+        "RUM: initial kernels: orthogonal, as in the paper, or uniform, as those of torch's LSTM "
         "(default: orthogonal)",
     )
     lstm_layer_norm: bool = _option(
