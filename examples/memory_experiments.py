@@ -19,7 +19,7 @@ class Run:
         label: in the figure and in the table.
         unit: options of the model.
         updates: at most so many.
-        protocol: optimizer and learning rate.
+        protocol: optimizer and learning rate, and what else a study changes.
         paper: accuracy in the paper, in percent, where it has one.
         paper_parameters: the paper's count.
     """
@@ -137,7 +137,8 @@ def recall() -> Task:
     tensorflow = f"{PROTOCOL} --rmsprop-eps-inside-sqrt --rmsprop-start 1"
     cosine = "--optimizer adam --lr 0.002 --lr-scheduler cosine"
     preset = f"{UNIFORM} {cosine}"
-    for name in ("rum1", "lstm", "gru", "fast_weights", "weinet"):
+    compared = ("rum1", "lstm", "gru", "fast_weights", "weinet")
+    for name in compared:
         add("t10", name, 10000)
     other("t10", "tf", "TensorFlow's RMSProp", 10000, tensorflow)
     for name in units:
@@ -148,7 +149,7 @@ def recall() -> Task:
     other("t30", "cosine", "Adam, cosine", 16000, cosine)
     other("t30", "cosine-fresh", "Adam, cosine, fresh data", 16000, f"{cosine} --fresh-batches")
     other("t30", "preset", "preset", 16000, preset)
-    for name in ("rum1", "lstm", "gru", "fast_weights", "weinet"):
+    for name in compared:
         add("t50", name, 100000)
     other("t50", "adam", "Adam", 100000, adam)
     other("t50", "preset", "preset", 16000, preset)
