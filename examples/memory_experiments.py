@@ -82,20 +82,22 @@ def copying() -> Task:
         protocol = slow if name == "eurnn" else PROTOCOL
         task.runs.append(Run(f"{group}-{name}", group, label, unit, updates, protocol))
 
+    def other(group: str, name: str, suffix: str, how: str, updates: int, protocol: str) -> None:
+        label, unit = units[name]
+        label = f"{label}, {how}"
+        task.runs.append(Run(f"{group}-{name}-{suffix}", group, label, unit, updates, protocol))
+
     for name in units:
         add("t100", name, 8000)
-    label, unit = units["rum1"]
-    task.runs.append(Run("t100-rum1-preset", "t100", f"{label}, preset", unit, 8000, PRESET))
+    other("t100", "rum1", "preset", "preset", 8000, PRESET)
     for name in ("rum1", "rum0", "lstm", "gru", "goru", "eurnn"):
         add("t200", name, 8000)
     for name in ("rum1", "lstm"):
         add("t500", name, 12000)
     for name in ("rum1", "lstm", "gru"):
         for rate in ("0.01", "0.001", "0.0001"):
-            label, unit = units[name]
             protocol = PROTOCOL.replace("0.001", rate)
-            run = Run(f"t50-{name}-lr{rate}", "t50", f"{label}, lr {rate}", unit, 4000, protocol)
-            task.runs.append(run)
+            other("t50", name, f"lr{rate}", f"lr {rate}", 4000, protocol)
     return task
 
 
